@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import os
 import socket
 import struct
 
@@ -124,3 +126,52 @@ def test_standard_input_goes_to_rank_zero_and_ends(shanty, flavour):
     assert sorted(done.stdout.splitlines()) == ["[0] 3", "[1] 0"]
     done = run_line(shanty, flavour, "mpirun -np 2 wc -l", stdin=b"a\nb\n")
     assert sorted(done.stdout.splitlines()) == ["[0] 2", "[1] 0"]
+
+
+WORDS = ["$$", "\\$HOSTFILE", "--hostfile", "$HOSTFILE", "${HOME}", "", "1   2", "*", "it's", "é\n"]
+TELL = """
+import json, os, sys
+print(json.dumps([sys.argv[1:], os.environ["A"], os.environ.get("B"), sys.stdin.read(),
+                  sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"]]))
+"""
+CORES = "import os; print(sorted(os.sched_getaffinity(0)))"
+
+
+def test_a_line_letter_by_letter(shanty, flavour, monkeypatch):
+    """The program's words and variables, no input, its share of the cores, a file of its output."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    line = ["mpirun", "-np", "1", "--hostfile", "$HOSTFILE", "--stdin", "none", "--bind-to", "none"]
+    line += ["-x", "A=$HOME=1", "-x", "B", "--output-filename", "out"]
+    done = shanty(
+        *("run", "-q", "--mpi", flavour, "--", *line, "python", shanty.script(TELL), *WORDS),
+        env={"B": "b c"}, stdin=b"not for the ranks",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    cores = sorted(os.sched_getaffinity(0))
+    said = done.stdout.removeprefix("[0] ")
+    assert json.loads(said) == [WORDS, "$HOME=1", "b c", "", cores, str(len(cores))]
+    assert (shanty.folder / "out/1/rank.0/stdout").read_text() == said
+
+
+def test_ranks_stay_on_the_cores_of_the_run(shanty, flavour):
+    """Launchers number the cores from 0, whichever of them the run may use."""
+    cores = os.sched_getaffinity(0)
+    line = ["mpirun", "-np", "1", "--bind-to", "core", "python", shanty.script(CORES)]
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        done = shanty("run", "-q", "--mpi", flavour, "--", *line)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert done.stdout.removeprefix("[0] ") == f"[{max(cores)}]\n", done.stderr
+
+
+def test_input_that_ranks_do_not_get_is_refused(shanty, flavour):
+    line = ["mpirun", "-np", "2", "--stdin", "1", "cat"]
+    done = shanty("run", "--mpi", flavour, "--", *line, stdin=b"1")
+    assert done.returncode == 2
+    assert "only rank 0 of a run gets the standard input" in done.stderr
+    words = ["mpirun", "-np", "2", "--oversubscribe", "python", "-"]
+    done = shanty("run", "--mpi", flavour, "--", *words, stdin=b"print('trained alone')")
+    assert done.returncode == 2
+    assert "reads its script from standard input, which only rank 0 has" in done.stderr
+    assert "trained alone" not in done.stdout

@@ -211,7 +211,10 @@ def environment(
         for number, line in enumerate(text.splitlines(), 1):
             line = line.strip().removeprefix("export ")
             if line and not line.startswith("#"):
-                values.update(_pair(line, environ, f"{file}:{number}"))
+                found = _pair(line, environ, f"{file}, line {number}")
+                if not found:
+                    note(f"{file}, line {number}: {line} is not set here, so ranks do not get it")
+                values.update(found)
     for pair in pairs:
         found = _pair(pair, environ, "-e")
         if not found:
@@ -238,7 +241,8 @@ def _pair(text: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not key or any(c.isspace() or c == "\0" for c in key):
-        raise UsageError(f"{where}: {text!r} is no KEY=VALUE")
+        why = "" if where == "-e" else "a value ends at the end of its line"
+        raise UsageError(f"{where}: {text!r} is not KEY=VALUE", why)
     if not equals:
         return {key: environ[key]} if key in environ else {}
     value = value.strip() if where != "-e" else value
@@ -304,6 +308,38 @@ def of_manifest(
     return make_job(what, folder, {**values, "env": {**own["env"], **given["env"]}})
 
 
+# What says where things are on a machine: each host has its own.
+_OF_HOSTS = frozenset((
+    "PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
+    "CONDA_PREFIX", "HOME", "PWD", "OLDPWD", "SHELL", "USER", "LOGNAME", "HOSTNAME", "TMPDIR",
+))  # fmt: skip
+
+
+def _exported(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a launcher's line hands on by name (-x NAME), as they are here.
+
+    The line runs on another host, or in a container, which does not have them.
+    """
+    from shanty.runtime.mpi.parser import exported
+    from shanty.runtime.resolve import LAUNCHERS
+
+    if not isinstance(command, Raw):
+        return {}
+    words = list(command.argv)
+    if command.shell:
+        try:
+            words = shlex.split(command.argv[0])
+        except ValueError:  # only a shell knows
+            return {}
+    wanted: set[str] = set()
+    for at, word in enumerate(words):
+        if os.path.basename(word) in LAUNCHERS:
+            wanted |= exported(words[at + 1 :])
+    starts = tuple(name[:-1] for name in wanted if name.endswith("*"))
+    names = [name for name in environ if name in wanted or (starts and name.startswith(starts))]
+    return {name: environ[name] for name in names if name not in _OF_HOSTS}
+
+
 def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:
     """Make the job: what was typed (`given`, None where nothing was) over the defaults."""
     table = options.defaults(workspace)
@@ -315,6 +351,8 @@ def make_job(command: Command, workspace: Path, given: Mapping[str, Any]) -> Job
     foreign = [key for key in foreign if key not in _OF_QUEUES.get(queue, ())]
     table = {key: value for key, value in table.items() if key not in foreign}
     values = {**table, **{key: value for key, value in given.items() if value is not None}}
+    if any(values.get(key) for key in ("on", "hostfile", "image", "machines")):
+        env = {**_exported(command, os.environ), **env}
     several_of = ("tags", "mounts", "node_selector", "tolerations", "pull_secrets", "labels")
     for several in (*several_of, "log_to"):
         values[several] = tuple(given.get(several) or table.get(several, ()))

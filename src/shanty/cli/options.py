@@ -18,6 +18,7 @@ from shanty.cli.context import Errors
 from shanty.launch.settings import CHOICES, KUBERNETES_KEYS, SLURM_KEYS, choice, read_toml
 from shanty.launch.user_path import user_path
 from shanty.runtime.errors import UsageError
+from shanty.runtime.unknown import nearest, place
 
 WORKSPACE_FILE = "shanty.toml"
 ENVIRONMENTS = ("check", "sync", "none")
@@ -481,17 +482,17 @@ def defaults(workspace: Path) -> dict[str, Any]:
     path = workspace / WORKSPACE_FILE
     tables = read_toml(path)
     for name in set(tables) - {"run"}:
-        raise UsageError(
-            f"unknown {name!r} in {path}", "shanty reads the table [run]", "put it under [run]"
-        )
+        where = place(path, path.read_text(encoding="utf-8"), name)
+        fix = "put it under [run]" if name in KEYS else nearest(name, ["run"], "put it under [run]")
+        raise UsageError(f"{where}: unknown {name!r}", "shanty reads the table [run]", fix)
     table: dict[str, Any] = tables.get("run", {})
     if not isinstance(table, dict):
         raise UsageError(f"run in {path} must be a table", fix="write it as [run]")
     for key, value in table.items():
         if key not in KEYS:
-            raise UsageError(
-                f"unknown key {key!r} in [run] of {path}", fix="known are " + ", ".join(KEYS)
-            )
+            where = place(path, path.read_text(encoding="utf-8"), key)
+            fix = nearest(key, KEYS, f"known are {', '.join(KEYS)}")
+            raise UsageError(f"{where}: unknown key {key!r} in [run]", fix=fix)
         option = KEYS[key]
         if type(value) not in option.toml:  # an int is a bool's parent, hence no isinstance
             names = " or ".join(KINDS[kind] for kind in option.toml)

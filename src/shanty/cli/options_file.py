@@ -6,8 +6,7 @@ What was typed comes before what the file says. A key that is no flag is an erro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from shanty.cli.context import note
 from shanty.cli.grouped import GroupedCommand
 from shanty.cli.options import completed
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
+from shanty.runtime.unknown import nearest, place
 
 _LISTS = {"datasets": "dataset"}  # of objects; each key is that of a flag without this word
 _WANTED = "shanty.options_file"  # in what click keeps of a call: the file to write
@@ -108,10 +108,10 @@ def _read(path: Path) -> Mapping[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _unknown(key: str, flags: Mapping[str, Any], path: Path) -> UsageError:
-    near = get_close_matches(key, flags, 1)
-    fix = f"did you mean {near[0]}?" if near else "--createOptionsFile FILE writes all that it has"
-    return UsageError(f"{key!r} in {path} is no flag of this command", fix=fix)
+def _unknown(key: str, flags: Iterable[str], path: Path, of: str = "") -> UsageError:
+    where = place(path, path.read_text(encoding="utf-8"), key)
+    fix = nearest(key, flags, "--createOptionsFile FILE writes all that it has")
+    return UsageError(f"{where}: {key!r}{of} is not a flag of this command", fix=fix)
 
 
 def _value(option: click.Option, key: str, value: Any, path: Path) -> Any:
@@ -138,7 +138,8 @@ def _columns(
     for key in map(str, keys):
         option = flags.get(f"{word}{key[:1].upper()}{key[1:]}")
         if option is None or option.name is None:
-            raise UsageError(f"{key!r} of {word}s in {path} is no flag of this command")
+            known = [name[len(word) :].lower() for name in flags if name.startswith(word)]
+            raise _unknown(key, known, path, f" of {word}s")
         values = [row.get(key) for row in rows if isinstance(row, dict)]
         if any(value is not None for value in values):
             found[option.name] = ["" if value is None else str(value) for value in values]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import not_allowed
+from shanty.runtime.unknown import nearest, place
 
 FILE = "config.toml"
 SLURM_KEYS = {  # the fields of JobSpec that are for Slurm only
@@ -50,13 +51,11 @@ def load(home: Path) -> Settings:
     usual = {name: getattr(Settings(), name) for name in Settings.__slots__ if name != "slurm"}
     for key, value in values.items():
         if key == "slurm":
-            _check_slurm(value, f"slurm in {path}", sites=True)
+            _check_slurm(value, "slurm", path, sites=True)
         elif key in CHOICES:
             choice(key, value, f"{key} in {path}")
         elif key not in usual:
-            raise UsageError(
-                f"unknown setting {key!r} in {path}", fix="known are " + ", ".join(usual)
-            )
+            raise _unknown(key, [*usual, "slurm"], "", path)
         elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
             raise UsageError(f"{key} in {path} must be a number, not {value!r}")
         else:
@@ -64,18 +63,28 @@ def load(home: Path) -> Settings:
     return Settings(**values)
 
 
-def _check_slurm(table: Any, where: str, *, sites: bool) -> None:
+def _check_slurm(table: Any, name: str, path: Path, *, sites: bool) -> None:
     """Raise UsageError for a table of options for Slurm that is none."""
     if not isinstance(table, dict):
-        raise UsageError(f"{where} must be a table", fix="write it as [slurm] or [slurm.SITE]")
+        raise UsageError(
+            f"{name} in {path} must be a table", fix="write it as [slurm] or [slurm.SITE]"
+        )
     known = SLURM_KEYS if sites else {"login": str, **SLURM_KEYS}
     for key, value in table.items():
         if isinstance(value, dict) and sites:
-            _check_slurm(value, f"slurm.{key} in {where.rpartition(' in ')[2]}", sites=False)
+            _check_slurm(value, f"slurm.{key}", path, sites=False)
         elif key not in known:
-            raise UsageError(f"unknown {key!r} of {where}", fix="known are " + ", ".join(known))
+            raise _unknown(key, known, name, path)
         elif type(value) is not known[key]:
-            raise UsageError(f"{key} of {where} cannot be {value!r}")
+            raise UsageError(f"{key} of {name} in {path} cannot be {value!r}")
+
+
+def _unknown(key: str, known: Collection[str], table: str, path: Path) -> UsageError:
+    """Return the error for a key that a file does not have, with its line."""
+    where = place(path, path.read_text(encoding="utf-8"), key)
+    of = f" of [{table}]" if table else ""
+    fix = nearest(key, known, f"known are {', '.join(known)}")
+    return UsageError(f"{where}: unknown setting {key!r}{of}", fix=fix)
 
 
 def choice(key: str, word: Any, where: str) -> str:
@@ -100,4 +109,4 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no valid TOML", str(error), "mend that line") from error
+        raise UsageError(f"{path} is not valid TOML", str(error), "correct that line") from error

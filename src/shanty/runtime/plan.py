@@ -231,6 +231,18 @@ def namesakes(nodes: Iterable[Node]) -> Set[str]:
     return found
 
 
+def addresses_by_name(nodes: Iterable[Node]) -> Dict[str, Set[str]]:
+    """The addresses of the hosts by each name that they may be called, in lower case."""
+    found: Dict[str, Set[str]] = {}
+    for node in nodes:
+        for name in (node.name.rpartition("@")[2], node.address, *node.names):
+            found.setdefault(name.lower().rstrip("."), set()).add(node.address)
+    for node in nodes:  # what a user calls one host is not another one
+        for name in (node.address, node.name.rpartition("@")[2]):
+            found[name.lower().rstrip(".")] = {node.address}
+    return found
+
+
 def read_plan(run: RunDir) -> Optional[Plan]:
     """The plan of a run; None when it is missing or damaged."""
     values = read_json(run.plan)

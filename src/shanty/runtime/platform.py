@@ -233,6 +233,11 @@ def usable_cores() -> int:
     return cores if bound is None else min(cores, max(1, math.ceil(bound.cores)))
 
 
+def cpu_numbers() -> str:
+    """Returns the numbers of the processors that this process may use, as "0,1"; "" on macOS."""
+    return ",".join(map(str, sorted(os.sched_getaffinity(0)))) if LINUX else ""
+
+
 def usable_memory() -> int:
     """Returns how many bytes of memory this process may use, by machine and control group."""
     total = 0

@@ -11,7 +11,6 @@ import os
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
-from string import Template
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
@@ -21,7 +20,7 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, namesakes
 from shanty.runtime.rank.command import NO_MPI
-from shanty.runtime.rank_start import environment, rank_prefix
+from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
@@ -64,14 +63,11 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     lead = nodes[0]
     first = next((node for node in nodes if node.slots > 0), lead)
     launcher: Dict[str, str] = {}
-    variables: Mapping[str, str] = {**job.env, "HOSTFILE": layout.hostfile}
     if settings.scripted:
         launcher = _launcher_environment(job, lead, layout, settings.scratch)
-    else:
-        variables = environment(lead.environment, {}, settings.given)
     return Attempt(
         nodes=nodes,
-        argv=tuple(_argv(job, lead, layout, variables, settings)),
+        argv=tuple(_argv(job, lead, layout, settings)),
         layout_values=asdict(layout),
         environment=launcher,
         shared={"MASTER_ADDR": first.rank_address},
@@ -163,19 +159,10 @@ def _placement(job: JobSpec, nodes: Sequence[Node], layout: Layout) -> Dict[str,
 # ------------------------------------------------------------------------- the command line
 
 
-def _argv(
-    job: JobSpec,
-    lead: Node,
-    layout: Layout,
-    variables: Mapping[str, str],
-    settings: AttemptSettings,
-) -> List[str]:
+def _argv(job: JobSpec, lead: Node, layout: Layout, settings: AttemptSettings) -> List[str]:
     command, scripted = job.command, settings.scripted
     if isinstance(command, Raw):
-        if command.shell:
-            return ["sh", "-c", command.argv[0]]
-        # The run's variables are filled in, others are left to the line.
-        return [Template(word).safe_substitute(variables) for word in command.argv]
+        return ["sh", "-c", command.argv[0]] if command.shell else list(command.argv)
     prefix = rank_prefix(lead.boot, settings.scratch if scripted else "")
     program = _program(job, "" if scripted else lead.python)
     return FLAVOURS[lead.installation.flavour].command(
@@ -256,9 +243,6 @@ def _renamed(node: Node) -> Node:
 
 def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -> Dict[str, str]:
     """What shanty tells its own parts."""
-    ranks = layout.ranks or layout.slots
-    each = max(1, -(-ranks // len(layout.hosts)))
-    threads = job.cpus_per_rank or max(1, node.cores // each)
     files = RunDir(Path(node.run_dir), settings.number)
     told = {
         "SHANTY_RUN_DIR": node.run_dir,
@@ -266,11 +250,13 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         "SHANTY_REPORTS": str(files.reports),
         "SHANTY_WORLD": "0",
         "SHANTY_LOG_LIMIT": str(settings.log_limit),
-        "SHANTY_THREADS": str(threads),
+        "SHANTY_CORES": str(node.cores),
         "SHANTY_PACKAGE": node.package,
         "SHANTY_JOB": job_key(job),
     }
     told.update(_group(node, layout))
+    if job.cpus_per_rank:
+        told["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:
         told["TORCHELASTIC_MAX_RESTARTS"] = str(job.retries)
         told["TORCHELASTIC_RESTART_COUNT"] = str(settings.number - 1)

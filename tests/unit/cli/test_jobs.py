@@ -21,7 +21,7 @@ def test_environment_variables() -> None:
         "HOME": "/home/ann",
     }
     for bad in ("=1", "A B=1", " =", "A\nB=1"):
-        with pytest.raises(UsageError, match="no KEY=VALUE"):
+        with pytest.raises(UsageError, match="not KEY=VALUE"):
             jobs.environment([bad], [], {})
 
 
@@ -37,7 +37,7 @@ def test_env_files(tmp_path: Path) -> None:
         "USER": "ann",
     }
     file.write_text("A=1\n=2\n")
-    with pytest.raises(UsageError, match=r"env:2: '=2'"):
+    with pytest.raises(UsageError, match=r"env, line 2: '=2'"):
         jobs.environment([], [file], {})
     file.write_text("A=1\0\n")
     with pytest.raises(UsageError, match="NUL"):

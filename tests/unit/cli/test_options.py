@@ -53,7 +53,7 @@ def test_a_time_is_a_number_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[run\n", "is no valid TOML"),
+        ("[run\n", "is not valid TOML"),
         ("[run]\nrnaks = 2\n", "unknown key 'rnaks'"),
         ("[run]\nranks = 'two'\n", "ranks in [run]"),
         ("[run]\nranks = true\n", "must be a whole number, not True"),

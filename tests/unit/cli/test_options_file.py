@@ -141,7 +141,7 @@ def test_a_template_can_be_filled_in(cli: Cli, made: Made) -> None:
         ("nmae: x", "did you mean name?"),
         ("frobnicate: x", "--createOptionsFile FILE writes"),
         ("name: [a]", "is to be one value"),
-        ("datasets: [{url: x}]", "'url' of datasets"),
+        ("datasets: [{url: x}]", "options.yaml, line 1: 'url' of datasets is not a flag"),
         ("workerCount: many", "many"),
         ("a: &a [*a]", "a"),
     ],

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -22,23 +21,15 @@ from typing import Any
 from shanty.launch.cluster.ranges import spread
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
-from shanty.runtime.mpi.hostfiles import hosts_in
+from shanty.runtime.mpi import hostfiles
 from shanty.runtime.rundir import read_json, storage_errors, write_json
 
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What may stand in the name of a host or user: no white space, and nothing that ssh or a shell
 # could read as anything but a name.
-_ODD = r"\s\x00-\x1f\x7f,:%'\"`$\\;&<>|(){}!*?#\[\]=/"
+_ODD = r"\s\x00-\x1f\x7f,:%'\"`$\\;&<>|(){}!*?#\[\]=/^"
 _WORD = re.compile(f"[^{_ODD}@~-][^{_ODD}]*")
 _FORMS = "it is written as [USER@]HOST[:SLOTS], [IPV6]:SLOTS or ssh://[USER@]HOST[:PORT]"
-_MOST_SLOTS = 1 << 16
-_FILE_FORMS = (
-    "a line is HOST slots=N (Open MPI, DeepSpeed) or HOST:N (MPICH, Intel MPI); "
-    'MLX has [{"ssh": "HOST", "ips": [...]}, ...]'
-)
-_SETTING = re.compile(r"([A-Za-z][A-Za-z_-]*)=(\S+)")
-_NUMBERS = re.compile(r"slots?|max[-_]slots|slots[-_]max|count|cpu", re.IGNORECASE)
-_USERS = ("user", "username", "user_name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +138,7 @@ def parse_host(text: str) -> Host:
         if number is not None and not 0 < number < 1 << 16:
             raise UsageError(f"{number} is no port, in {given!r}", fix=_FORMS)
         return Host(name, user or None, number)
-    if number is not None and number > _MOST_SLOTS:
+    if number is not None and number > hostfiles.MOST_SLOTS:
         raise UsageError(
             f"{number} slots are too many, in {given!r}",
             fix="a port is given as ssh://HOST:PORT, or in ~/.ssh/config",
@@ -200,64 +191,25 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 
 def parse_hostfile(text: str, source: str = "the host file") -> tuple[Host, ...]:
     """The hosts of a file's text, as often as they stand there."""
-    # A line may begin with an IPv6 address in brackets, which is no JSON.
-    if re.match(r"[\[{](?![0-9A-Fa-f:.%\w]*:[^\]\s\"]*\])", text.lstrip()):
-        return _mlx(text, source)
-    hosts = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split("#", 1)[0].split()
-        if words:
-            hosts.append(_line(words, f"{source}, line {number}"))
-    return tuple(hosts)
+    return tuple(map(_line, hostfiles.lines(text, source)))
 
 
-def _line(words: list[str], where: str) -> Host:
-    (named,) = hosts_in(" ".join(words))
-    host = _host_at(words[0], where)
-    host = replace(host, slots=named.slots if host.port is None else None)
-    for word in words[1:]:
-        setting = _SETTING.fullmatch(word)
-        if setting is None:
-            raise UsageError(f"{where}: {word!r} is no setting of a host", fix=_FILE_FORMS)
-        key, value = setting.groups()
-        if _NUMBERS.fullmatch(key) and not (value.isascii() and value.isdigit()):
-            raise UsageError(f"{where}: {value!r} is no number, in {word!r}", fix=_FILE_FORMS)
-        if key.lower() in ("slots", "slot"):
-            host = replace(host, slots=int(value))
-        elif key.lower() in _USERS:
-            try:
-                host = replace(host, user=parse_host(f"{value}@host").user)
-            except UsageError:
-                raise UsageError(f"{where}: {value!r} is no user", fix=_FILE_FORMS) from None
-    return host
-
-
-def _mlx(text: str, source: str) -> tuple[Host, ...]:
-    """MLX starts one process for each entry, so each is one slot."""
-    try:
-        value: Any = json.loads(text)
-    except ValueError as error:
-        line = getattr(error, "lineno", 1)
+def _line(line: hostfiles.Line) -> Host:
+    host = _host_at(line.host, line.where)
+    if line.slots is None:
+        return host
+    if host.slots is not None:
         raise UsageError(
-            f"{source}, line {line}: this is no JSON", str(error), _FILE_FORMS
-        ) from None
-    entries = value.get("hosts") if isinstance(value, dict) else value
-    if not isinstance(entries, list):
-        raise UsageError(f"{source}: there is no list of hosts in it", fix=_FILE_FORMS)
-    hosts = []
-    for number, entry in enumerate(entries, 1):
-        name = entry.get("ssh") if isinstance(entry, dict) else None
-        if not isinstance(name, str):
-            raise UsageError(f'{source}, entry {number}: it has no "ssh"', fix=_FILE_FORMS)
-        hosts.append(replace(_host_at(name, f"{source}, entry {number}"), slots=1))
-    return tuple(hosts)
+            f"{line.where}: the slots of {host.name} are given twice", fix="give them once"
+        )
+    return replace(host, slots=line.slots)
 
 
 def _host_at(text: str, where: str) -> Host:
     try:
         return parse_host(text)
     except UsageError as error:
-        raise UsageError(f"{where}: {error.what}", error.why, _FILE_FORMS) from None
+        raise UsageError(f"{where}: {error.what}", error.why, hostfiles.FORMS) from None
 
 
 def names(home: Path) -> list[str]:

@@ -45,7 +45,7 @@ def try_out(cluster: Cluster, job: JobSpec, made: list[Object]) -> None:
     """Have the API server check the objects; PrepareError where it does not know their kind."""
     for one in made:
         try:
-            cluster.call("POST", f"{path_of(cluster, one)}?dryRun=All", one)
+            cluster.call("POST", f"{path_of(cluster, one)}?dryRun=All&fieldValidation=Strict", one)
         except ApiError as error:
             if error.status != 404:
                 raise

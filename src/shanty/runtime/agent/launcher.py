@@ -9,6 +9,7 @@ from typing import Any, Mapping, Optional
 from shanty.runtime import foreign
 from shanty.runtime.frames import FrameWriter, Output
 from shanty.runtime.plan import Plan
+from shanty.runtime.platform import cpu_numbers
 from shanty.runtime.rank import redirect
 from shanty.runtime.rundir import RunDir
 
@@ -38,6 +39,7 @@ class Launcher:
             # A launcher starts its ranks elsewhere in the folder that it is in itself, by the
             # name that $PWD has for it: this one leads to the workspace on every host.
             argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{self._plan.scratch}/work", *argv]
+        environ["SHANTY_CPUS"] = cpu_numbers()
         environ["SHANTY_OUTPUT"] = " ".join(map(redirect.file_identity, ends))
         reset = [signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
         if self._plan.raw:  # as in a shell; our own launcher is to outlive a daemon's end

@@ -18,6 +18,7 @@ from shanty.runtime.agent import cleanup
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.mpi.parameters import overruling
 from shanty.runtime.plan import Node
+from shanty.runtime.platform import cpu_numbers
 from shanty.runtime.rank_start import NOTHING, environment, rank_prefix
 
 # What a launcher may bring along from the controller and that is this host's own matter.
@@ -58,6 +59,7 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
     given = overruled.union(os.environ)
     ranks = {k: v for k, v in settings.ranks.items() if k not in given}
     values = {**own, **ranks, **environment(settings, shared, os.environ)}
+    values["SHANTY_CPUS"] = cpu_numbers()
     missing = [name for name in _OWN if name not in own]
     ours = {*settings.default, *settings.ranks}.difference(settings.own).intersection(values)
     exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}

@@ -23,10 +23,11 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
   of 5, it does not find such an interface by its network, and takes all of them.
 - With IPv6 alone, 4 hangs in the launch, or its daemons end by SIGSEGV; 5 works as long as its
   launcher is told no interfaces.
-- Hosts are told apart by the names that each daemon's gethostname(2) gives, up to the first dot:
-  ranks on hosts with one name are taken for those of one host. In 5 they then wait for each other
-  for ever; only what its daemons read under Slurm (`ess slurm`) gives them another name. In 4 some
-  die by SIGSEGV, unless PMIX_HOSTNAME tells ranks another one.
+- Hosts are told apart by the names that each daemon's gethostname(2) gives, and by those of the
+  host file: up to the first dot, unless they keep their FQDN. Ranks on hosts with one name are
+  taken for those of one host. In 5 they then wait for each other for ever; only what its daemons
+  read under Slurm (`ess slurm`) gives them another name. In 4 some die by SIGSEGV, unless
+  PMIX_HOSTNAME tells ranks another one.
 - Session folders and what is above them are made on every host, and only the part above is
   left; a folder for shared-memory files that is missing is fatal.
 - 72 KiB of /dev/shm are taken a rank, but 16 MiB (5) or 4 MiB (4) of free room are looked for
@@ -172,6 +173,7 @@ class OpenMPI5(OpenMPI):
         ("PRTE_ALLOW_RUN_AS_ROOT", "1"),  # prterun itself, when somebody starts that
         ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
         ("PRTE_MCA_odls_base_max_threads", "0"),
+        ("PRTE_MCA_prte_keep_fqdn_hostnames", "1"),
     )
     tcp_and_memory = (
         ("OMPI_MCA_pml", "ob1"),
@@ -214,7 +216,7 @@ class OpenMPI4(OpenMPI):
     footprint = Footprint(4 * MIB, MIB // 8, vital=False, address_space=512 * MIB)
     hostfile_variable = "OMPI_MCA_orte_default_hostfile"
     session_variable = "OMPI_MCA_orte_tmpdir_base"
-    always = _AS_ROOT
+    always = (*_AS_ROOT, ("OMPI_MCA_orte_keep_fqdn_hostnames", "1"))
     tcp_and_memory = (("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self,vader,tcp"))
     shared_cores = (
         ("OMPI_MCA_mpi_yield_when_idle", "1"),

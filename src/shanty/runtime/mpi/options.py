@@ -56,10 +56,12 @@ _DEBUGGER = (
 )
 _ELSEWHERE = "!it needs a server or a tool outside the run|leave it out"
 _FILES = (
-    "!the files of the ranks' output are named differently there"
-    "|leave it out: a run keeps the output of every rank, see `shanty logs`"
+    "!a run keeps the output of every rank in a file of its own"
+    "|leave it out and see `shanty logs`, or write --output-filename FOLDER"
 )
-_WORKSPACE = "!only Open MPI copies programs|leave it out: a run copies its workspace to all hosts"
+_WORKSPACE = (
+    "!a run starts each program by one of its own|leave it out: a run copies its workspace to hosts"
+)
 _PINNING = "!it lists cores in Open MPI's way|bind with `--bind-to core` and `--map-by slot:PE=N`"
 _RANKFILE = "!only Open MPI reads rank files|use `--map-by slot`, `--map-by node` or a host file"
 _INTEL_TOOL = "!it is a tool of Intel MPI|leave it out, or run with `--mpi intel`"
@@ -116,18 +118,18 @@ _row("iface", 1, "@iface")
 # Environment and folders
 _row("x", 1, "@export")
 _row("genv / env", 2, "=-x {}", hydra="=")
-_row("genvlist / envlist", 1, "@envlist", hydra="=")
-_row("genvall / envall", 0, "-a run passes its environment to every rank", hydra="=")
-_row("genvnone / envnone", 0, "!Open MPI has no way to withhold the environment|leave it out",
-     hydra="=")  # fmt: skip
-_row("genvexcl / envexcl", 1, "!only Intel MPI withholds single variables|unset them in the script",
+_row("genvlist / envlist", 1, "@envlist")
+_row("genvall / envall", 0, "-a run passes its environment to every rank")
+_row("genvnone / envnone", 0, "!a run passes its environment to every rank|leave it out")
+_row("genvexcl", 1, "!a run passes its environment to every rank|unset it in the script")
+_row("envexcl", 1, "!only Intel MPI withholds single variables|unset them in the script",
      intel="=")  # fmt: skip
 _row("wdir wd", 1, "=")
 _row("gwdir", 1, "=--wdir {}", mpich="=-wdir {}", intel="=")
 _row("path", 1, "=", openmpi5="@path-variable", mpich="@path-variable")
 _row("prefix", 1, "=", hydra="-a run starts the same MPI on every host")
 _row("noprefix", 0, "=", hydra="-it is about where Open MPI is installed")
-_row("preload-binary", 0, "=", hydra=_WORKSPACE)
+_row("preload-binary", 0, _WORKSPACE)
 _row("preload-files", 1, "=", hydra=_WORKSPACE)
 _row("set-cwd-to-session-dir", 0, "!only Open MPI 4.1 can|use `--wdir`", openmpi4="=")
 _row("tmpdir", 1, "=", openmpi4="=--mca orte_tmpdir_base {}", mpich="-MPICH takes no notice of it")
@@ -147,15 +149,12 @@ _row("prepend-pattern", 1, "@tags -prepend-pattern {}", openmpi4="@tags --tag-ou
      openmpi5="@tags --output tag")  # fmt: skip
 _row("output", 1, "@output", openmpi5="@output known")
 _row("display", 1, "@display", openmpi5="=")
-_row("merge-stderr-to-stdout", 0, "-Hydra's own tags do not tell them apart", openmpi4="=",
-     openmpi5="=--output merge-stderr-to-stdout")  # fmt: skip
+_row("merge-stderr-to-stdout", 0, "-a run keeps both in one log, each in its order")
 _row("ordered-output", 0, "-every line is written whole", intel="=")
-_row("output-from", 1, _FILES, mpich="=")
-_row("output-filename", 1, _FILES, openmpi4="=", openmpi5="=--output file={}")
-_row("output-directory", 1, _FILES, openmpi4="=--output-filename {}", openmpi5="=--output dir={}")
-_row("outfile-pattern outfile / errfile-pattern errfile", 1, _FILES, hydra="=")
-_row("xml", 0, "!only Open MPI writes XML|leave it out", openmpi4="=", openmpi5="=--output xml")
-_row("xml-file", 1, "!only Open MPI 4.1 writes an XML file|leave it out", openmpi4="=")
+_row("output-filename / output-directory", 1, "@output-files")
+_row("output-from / outfile-pattern outfile / errfile-pattern errfile", 1, _FILES)
+_row("xml", 0, "!a run passes on the lines of its ranks as they are|leave it out")
+_row("xml-file", 1, "!a run passes on the lines of its ranks as they are|leave it out")
 _row("report-bindings", 0, "=", intel="-Intel MPI tells them with I_MPI_DEBUG=4")
 _row("display-map display-diffable-map", 0, "=--display-map", openmpi5="=--display map",
      mpich="-MPICH cannot show it", intel="=-print-rank-map")  # fmt: skip
@@ -180,7 +179,7 @@ _row("allow-run-as-root", 0, "=", hydra="-Hydra runs as root without being asked
 _row("timeout", 1, "=", hydra="@timeout")
 _row("report-state-on-timeout", 0, "=", hydra="-see `shanty ps`")
 _row("get-stack-traces", 0, "=", hydra="-see `shanty stacks`")
-_row("stdin", 1, "@stdin", mpich="@stdin-of-the-first", intel="=-s {}")
+_row("stdin", 1, "@stdin")
 _row("s", 1, "@stdin-or-preload")
 _row("with-ft", 1, "@ft", openmpi5="@ft known")
 _row("enable-recovery", 0, "=", hydra="=-disable-auto-cleanup")

@@ -6,10 +6,11 @@ The line comes without the launcher's own name, as `sys.argv[1:]`.
 from __future__ import annotations
 
 import re
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Set, Tuple
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.options import OPTIONS
+from shanty.runtime.unknown import nearest
 
 _SETTING = re.compile(r"^[^=]+=")
 _STDIN_OF_INTEL = re.compile(r"^(all|none|\d[\d,-]*)$")
@@ -91,6 +92,20 @@ def parse(argv: Sequence[str]) -> CommandLine:
     return CommandLine(tuple(contexts))
 
 
+def exported(argv: Sequence[str]) -> Set[str]:
+    """Returns the variables that a line hands on by name, as `-x NAME`; some end in "*".
+
+    Empty for a line that cannot be read: it is refused where it is translated.
+    """
+    try:
+        options = [one for context in parse(argv).contexts for one in context.options]
+    except TranslationError:
+        return set()
+    lists = [one.value.split(",") for one in options if one.name in ("envlist", "genvlist")]
+    names = {one.value for one in options if one.name == "x" and "=" not in one.value}
+    return names.union(*lists)
+
+
 def _rule(option: Given) -> str:
     return next(iter(OPTIONS[option.name].rules.values()))
 
@@ -121,9 +136,10 @@ def _option(word: str, words: List[str], at: int) -> Tuple[Given, int]:
     spelled = word.split("=", 1)[0] if values else word
     if known is None:
         raise TranslationError(
-            f"{spelled} is no option that shanty can translate",
-            why="it is none of Open MPI 4 or 5, MPICH and Intel MPI, or one without documentation",
-            fix="leave it out, or call the launcher by its absolute path, which is not translated",
+            f"{spelled} is not an option that shanty can translate",
+            why="Open MPI 4 and 5, MPICH and Intel MPI do not have it, or do not document it",
+            fix=nearest(name, (each for each in OPTIONS if len(each) > 1))
+            or "leave it out, or call the launcher by its absolute path, which is not translated",
         )
     wanted = known.values
     if known.name in ("env", "genv"):

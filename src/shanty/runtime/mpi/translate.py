@@ -8,7 +8,7 @@ Which options there are is in `options`, where ranks go and what is alike in bot
 from __future__ import annotations
 
 import re
-from typing import Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Type
+from typing import Dict, FrozenSet, List, Mapping, NoReturn, Optional, Sequence, Set, Type
 
 from shanty.runtime.mpi import parameters
 from shanty.runtime.mpi.flavour import Flavour, settled
@@ -69,6 +69,7 @@ def translate(
     given_environment: Mapping[str, str],
     read: Read = read_file,
     converted: str = "",
+    known: Optional[Mapping[str, Set[str]]] = None,
 ) -> Translation:
     """Translates the launcher's line `argv` for `flavour`; both without the launcher itself.
 
@@ -76,7 +77,8 @@ def translate(
     not empty, the launcher's own tagging of output is left out. `given_environment` is what
     the launcher would inherit. `read` returns the text of a host file or None; a file in the
     wrong dialect is written anew under the path `converted` (by default beside the run's own
-    host file), by the caller, from the result's `files`.
+    host file), by the caller, from the result's `files`. `known` has the addresses of the run's
+    hosts by their names; where it is None, hosts are left as the line names them.
 
     A line that only asks for the version or for help comes out as that and has no program.
 
@@ -89,7 +91,7 @@ def translate(
         return Translation((answer,), {}, (), ())
     target = converted or (layout.hostfile or "hostfile") + ".translated"
     translator = _TRANSLATORS[flavour.family]
-    made = translator(flavour, layout, tuple(prefix), given_environment, read, target)
+    made = translator(flavour, layout, tuple(prefix), given_environment, read, target, known)
     return made.translation(line)
 
 
@@ -112,8 +114,6 @@ class _ToOpenMPI(Translator):
         words = super()._option(option, place)
         if words[:1] not in (["--output"], ["--display"]):
             return words
-        if "," in option.value and option.name.startswith("output-"):
-            self._refuse(option, "a comma ends a name there", "choose another name")
         self.kinds.setdefault(words[0], []).append(words[1])
         return []
 
@@ -202,20 +202,18 @@ class _ToOpenMPI(Translator):
             self._note(f"--bind-to {part} may share cores: the run has more ranks than cores")
         return ":".join([part, *qualifiers])
 
-    def _do_export(self, option: Given, _: str, __: Placement) -> Words:
+    def _exported(self, option: Given, text: str) -> Words:
         """Writes -x NAME, -x NAME=VALUE, -x 'PREFIX*' (the last one not in 4.1)."""
-        value = option.value
-        if not value.endswith("*") or "=" in value or self.flavour.runtime == "prte":
-            return ["-x", value]
-        names = sorted(name for name in self.given if name.startswith(value[:-1]))
+        if "=" not in text and not self._is_set(option, text):
+            return []
+        if not text.endswith("*") or "=" in text or self.flavour.runtime == "prte":
+            return ["-x", text]
+        names = sorted(name for name in self.given if name.startswith(text[:-1]))
         self._note(f"{option.said} is written out for {self.flavour.title}")
         return [word for name in dict.fromkeys(names) for word in ("-x", name)]
 
-    def _do_envlist(self, option: Given, _: str, __: Placement) -> Words:
-        """Hands variables on by name; Hydra withholds all others, which Open MPI cannot."""
-        names = [name for name in option.value.split(",") if name]
-        self._note(f"{option.said} is -x: the rest of the environment is there as well")
-        return [word for name in dict.fromkeys(names) for word in ("-x", name)]
+    def _variable(self, name: str, value: str) -> Words:
+        return ["-x", f"{name}={value}"]
 
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         """Sets PATH: Open MPI 5 would put --path before an absolute path, too."""
@@ -262,11 +260,6 @@ class _ToOpenMPI(Translator):
         ranks = ["--mca", "btl_tcp_if_include", option.value]
         return [*ranks, *self._launch_interface(option.value)]
 
-    def _do_stdin(self, option: Given, _: str, __: Placement) -> Words:
-        if not (option.value.isdigit() or option.value in ("all", "none")):
-            self._refuse(option, "only one rank, all or none can get the input", "use `all`")
-        return ["--stdin", option.value]
-
     def _do_launcher(self, option: Given, _: str, __: Placement) -> Words:
         """Drops how Hydra starts its proxies; Open MPI finds that out by itself."""
         if option.value not in _USUAL_LAUNCHERS:
@@ -296,13 +289,17 @@ class _ToHydra(Translator):
         for one in places:
             self._count(one, place)
         argv = [*self._hosts(place), *self._bound(place), *self.everywhere]
+        moved = False
         for at, (one, words, program) in enumerate(zip(places, own, programs)):
             argv += [":"] if at else []
             if one.hosts and not place.hosts:
                 argv += ["-host", one.hosts[0].name]
             if one.ranks is not None:
                 argv += ["-n", str(one.ranks)]
-            argv += [*words, *program]
+            before = moved and "-wdir" not in words
+            moved = moved or "-wdir" in words
+            # Intel MPI would take that of the program before.
+            argv += [*words, *(["-wdir", "."] if before else []), *program]
         return argv
 
     def _common(self, places: List[Placement]) -> Placement:
@@ -454,20 +451,27 @@ class _ToHydra(Translator):
     def _needs_conversion(self, text: str) -> bool:
         """Returns True when a host file is not in this dialect, or has hosts without slots.
 
-        MPICH divides by the number of slots.
+        MPICH divides by the number of slots, and reads no comment behind a host.
         """
-        return super()._needs_conversion(text) or any(h.slots == 0 for h in hosts_in(text))
+        commented = re.search(r"^[^#\n]*[^#\s][^#\n]*#", text, re.MULTILINE) is not None
+        odd = commented or any(host.slots == 0 for host in hosts_in(text))
+        return odd or super()._needs_conversion(text)
 
-    def _do_export(self, option: Given, _: str, __: Placement) -> Words:
-        """Takes Open MPI's -x: a value is set, a name alone is there anyway."""
-        name, equals, value = option.value.partition("=")
-        if not equals:
-            return self._dropped(option, "Hydra passes the whole environment on")
-        self._note(f"{option.said} is {self._flag} {name} {value}")
-        return [self._flag, name, value]
+    def _exported(self, option: Given, text: str) -> Words:
+        """Sets a variable that has a value; Hydra passes on all that are set."""
+        name, equals, value = text.partition("=")
+        if equals:
+            self._note(f"{option.said} is {self._flag} {name} {value}")
+            return [self._flag, name, value]
+        if self._is_set(option, name) and option.name == "x":
+            self._dropped(option, "Hydra passes the whole environment on")
+        return []
 
     def _do_path_variable(self, option: Given, _: str, __: Placement) -> Words:
         return [self._flag, "PATH", self._path(option)]
+
+    def _variable(self, name: str, value: str) -> Words:
+        return ["-genv", name, value]
 
     @property
     def _flag(self) -> str:
@@ -528,12 +532,6 @@ class _ToHydra(Translator):
         self.environment["MPIEXEC_TIMEOUT"] = option.value
         self._note(f"{option.said} is MPIEXEC_TIMEOUT={option.value} for Hydra")
         return []
-
-    def _do_stdin_of_the_first(self, option: Given, _: str, __: Placement) -> Words:
-        """Checks that rank 0 is to get the input: MPICH gives it to no other."""
-        if option.value not in ("0", "none"):
-            self._refuse(option, "only rank 0 gets the input", "read it there and broadcast it")
-        return self._dropped(option, "rank 0 gets the input, and no other")
 
     def _do_ssh_arguments(self, option: Given, _: str, __: Placement) -> Words:
         """Sets arguments for ssh, for which MPICH has no option."""

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+from typing import ClassVar, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
 
-from shanty.runtime.errors import TranslationError
+from shanty.runtime.errors import TranslationError, UsageError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hostfiles import (
     FOREIGN_HOSTFILES,
+    OWN,
     Named,
     Read,
     dialects_in,
     hosts_in,
     hosts_listed,
+    merged,
 )
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.options import OPTIONS
 from shanty.runtime.mpi.parameters import AS_OPTIONS, TRUE
 from shanty.runtime.mpi.parser import CommandLine, Context, Given
+from shanty.runtime.unknown import nearest
 
 Words = List[str]
+OUTPUT_FILES = "SHANTY_OUTPUT_FILES"  # `redirect.FILES`, which is not to be imported here
 _PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
@@ -30,6 +35,10 @@ MACHINE_PARTS = frozenset((
     "hwthread", "core", "l1cache", "l2cache", "l3cache", "l4cache", "l5cache", "socket", "numa",
     "board",
 ))  # fmt: skip
+# What ranks are mapped by; "" leaves that open, and Hydra has "rr" and others of its own.
+_MAPPINGS = MACHINE_PARTS | {
+    "", "slot", "node", "seq", "ppr", "dist", "mindist", "rankfile", "pe-list", "user", "rr",
+}  # fmt: skip
 _MODIFIERS = frozenset((
     "span", "nolocal", "hwtcpus", "corecpus", "display", "displayalloc", "displaydevel",
     "donotlaunch", "inherit", "noinherit", "ordered", "noresolve",
@@ -94,10 +103,15 @@ class Placement:
         if parts[0].lower() == "ppr":
             if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) < 1:
                 _no_sense(option, "ranks per part are written ppr:N:PART", "as ppr:2:node")
+            if _part(parts[2]) not in _MAPPINGS:
+                why = f"ranks cannot be mapped by {parts[2]}"
+                _no_sense(option, why, nearest(parts[2], _MAPPINGS))
             self.by, self.per_part, self.fills = _part(parts[2]), int(parts[1]), False
             del parts[:3]
         else:
             part = _part(parts.pop(0))
+            if part not in _MAPPINGS:
+                _no_sense(option, f"ranks cannot be mapped by {part}", nearest(part, _MAPPINGS))
             # `-N 2 --map-by slot` asks for two ranks a host all the same.
             if part and not (self.per_part is not None and part in ("slot", "node")):
                 self.by, self.per_part = part, None
@@ -110,10 +124,15 @@ class Placement:
             elif lower in _MODIFIERS or _VALUED.match(modifier):
                 self.modifiers.append(modifier.upper() if lower in _MODIFIERS else modifier)
             else:
-                _no_sense(option, f"{modifier!r} is nothing that a mapping can be modified with")
+                known = (*_MODIFIERS, "oversubscribe", "nooversubscribe", "pe=N")
+                _no_sense(option, f"{modifier!r} does not modify a mapping", nearest(lower, known))
 
     def _rank_by(self, option: Given, _: str) -> None:
         self.rank_by = _part(option.value.split(":")[0])
+        known = MACHINE_PARTS | {"slot", "node", "fill", "span"}
+        if self.rank_by not in known:
+            why = f"ranks cannot be ordered by {self.rank_by}"
+            _no_sense(option, why, nearest(self.rank_by, known))
 
     def _bind_to(self, option: Given, template: str) -> None:
         part, *rest = (template or option.value).split(":")
@@ -124,7 +143,8 @@ class Placement:
         if part == "rr":  # Hydra's round-robin goes over hardware threads
             part = "hwthread"
         if part not in MACHINE_PARTS | {"", "none", "cpu-list", "default"}:
-            _no_sense(option, "what to bind to is none, hwthread, core, socket, numa or a cache")
+            why = "what to bind to is none, hwthread, core, socket, numa or a cache"
+            _no_sense(option, why, nearest(part, (*MACHINE_PARTS, "none")))
         if rest and rest[0].isdigit():
             number = int(rest.pop(0))
             if part == "core" and number > 0:
@@ -148,8 +168,11 @@ class Placement:
         self.hosts_fill = True
 
     def _host(self, option: Given, _: str) -> None:
-        hosts = hosts_listed(option.value)
-        if not hosts or any(not host.name or host.slots == 0 for host in hosts):
+        try:
+            hosts = hosts_listed(option.value)
+        except UsageError as error:
+            _no_sense(option, error.what, "write a list of hosts, as a,b or a:2,b:2")
+        if not hosts or any(host.slots == 0 for host in hosts):
             _no_sense(option, "it has to be a list of hosts, as a,b or a:2,b:2")
         self.hosts, self.hosts_fill = hosts, False
 
@@ -163,7 +186,7 @@ def _part(word: str) -> str:
     return _PARTS.get(word, word)
 
 
-def _no_sense(option: Given, why: str, fix: str = "") -> None:
+def _no_sense(option: Given, why: str, fix: str = "") -> NoReturn:
     raise TranslationError(f"{option.said} makes no sense", why=why, fix=fix)
 
 
@@ -175,6 +198,7 @@ class Translation:
     environment: Mapping[str, str]  # for the launcher, over whatever is set already
     notes: Tuple[str, ...]  # a sentence for each thing that was mapped, dropped or reinterpreted
     files: Tuple[Tuple[str, str], ...]  # paths and texts, to be written before the start
+    reads_input: bool = True  # rank 0 gets the launcher's standard input
 
 
 @dataclass
@@ -194,10 +218,12 @@ class Translator:
     given: Mapping[str, str]
     read: Read
     converted: str
+    known: Optional[Mapping[str, Set[str]]] = None
     environment: Dict[str, str] = field(default_factory=dict)
     notes: List[str] = field(default_factory=list)
     files: Dict[str, str] = field(default_factory=dict)
     single: bool = True
+    reads_input: bool = True
     everywhere: Words = field(default_factory=list)
     once: Dict[str, str] = field(default_factory=dict)
     kinds: Dict[str, Words] = field(default_factory=dict)
@@ -213,7 +239,8 @@ class Translator:
             programs.append([*(() if there else self.prefix), *program])
         argv = tuple(self._assembled(places, written, programs))
         notes = tuple(dict.fromkeys(self.notes))
-        return Translation(argv, self.environment, notes, tuple(self.files.items()))
+        files = tuple(self.files.items())
+        return Translation(argv, self.environment, notes, files, self.reads_input)
 
     def _assembled(self, places: List[Placement], own: List[Words], programs: List[Words]) -> Words:
         raise NotImplementedError
@@ -245,6 +272,8 @@ class Translator:
         if kind == "!":
             self._refuse(option, *rest.split("|"))
         if place.take(rest, option):
+            if rest in ("host", "hosts"):
+                place.hosts = self._of_the_run(place.hosts, option.said)
             return []
         code, _, argument = rest.partition(" ")
         words: Words = getattr(self, "_do_" + code.replace("-", "_"))(option, argument, place)
@@ -300,12 +329,27 @@ class Translator:
             )
         return self._kept(option, words)
 
+    def _do_output_files(self, option: Given, _: str, __: Placement) -> Words:
+        """Has each rank write FOLDER/1/rank.K/stdout, as Open MPI lays them out."""
+        folder, _, modifier = option.value.partition(":")
+        if not folder:
+            self._refuse(option, "it names no folder")
+        if modifier:
+            self._note(f"{option.said}: {modifier} is left out, a run shows the output as well")
+        if self.known is None:  # else each host has its own workspace
+            folder = os.path.abspath(folder)
+        return self._variable(OUTPUT_FILES, f"{folder}/1")
+
+    def _variable(self, name: str, value: str) -> Words:
+        """Returns the words that set a variable for the ranks."""
+        raise NotImplementedError
+
     def _do_output(self, option: Given, known: str, place: Placement) -> Words:
         """Takes Open MPI 5's `--output` apart into options that older ones have as well.
 
         Where it is known it stays, unless the prefix makes the tags.
         """
-        if known and not self.prefix:
+        if known and not self.prefix and not set(re.split("[=:,]", option.value)) & _OF_RUNS:
             return self._kept(option, "")
         kinds = option.value.split(":")[0]
         if not kinds:  # only how it is passed on, as in ":raw"
@@ -339,6 +383,43 @@ class Translator:
         name = "stdin" if option.values else "preload-binary"
         return self._option(Given(name, option.spelled, option.values), place)
 
+    def _do_stdin(self, option: Given, _: str, __: Placement) -> Words:
+        """Checks that rank 0 is to get the input: a run passes it there, past the launcher."""
+        if option.value == "none":
+            self.reads_input = False
+        elif option.value != "0":
+            self._refuse(
+                option,
+                "only rank 0 of a run gets the standard input",
+                "read it on rank 0 and broadcast it, or read a file",
+            )
+        return []
+
+    def _do_envlist(self, option: Given, _: str, __: Placement) -> Words:
+        """Hands variables on by name; a run does not withhold the others, which Hydra would."""
+        self._note(f"{option.said}: the rest of the environment is passed on as well")
+        names = dict.fromkeys(name for name in option.value.split(",") if name)
+        return [word for name in names for word in self._exported(option, name)]
+
+    def _do_export(self, option: Given, _: str, __: Placement) -> Words:
+        """Takes Open MPI's -x NAME, -x NAME=VALUE and -x 'PREFIX*'."""
+        return self._exported(option, option.value)
+
+    def _exported(self, option: Given, text: str) -> Words:
+        """Returns the words that hand on a variable, or set one where `text` has a value."""
+        raise NotImplementedError
+
+    def _is_set(self, option: Given, name: str) -> bool:
+        """Returns True where the launcher has the variable `name`; else ranks get none."""
+        found = (
+            any(each.startswith(name[:-1]) for each in self.given)
+            if name[-1:] == "*"
+            else (name in self.given)
+        )
+        if not found:
+            self._note(f"{option.said}: {name} is not set here, so ranks do not get it from here")
+        return found
+
     def _do_ft(self, option: Given, known: str, _: Placement) -> Words:
         """Keeps a `--with-ft` where it is known, unless it asks for nothing; 5 rejects that."""
         if option.value.lower() in ("none", "no", "false", "0"):
@@ -355,7 +436,7 @@ class Translator:
         if not path:
             self._note(f"{option.spelled} names no file: the run's own host file is used")
             return own
-        if path == own:
+        if path in (own, *OWN):
             return own
         text = self.read(path)
         if text is None and path in FOREIGN_HOSTFILES:
@@ -367,9 +448,51 @@ class Translator:
                 why="a variable before it may be empty" if _PROGRAM.match(path) else "",
                 fix=f"leave {option.spelled} out, then the run's own host file is used",
             )
-        if not self._needs_conversion(text):
-            return path
-        return self._written(self._slots_of(hosts_in(text)), f"the host file {path}")
+        try:
+            hosts = hosts_in(text, path)
+        except UsageError as error:
+            raise TranslationError(error.what, error.why, error.fix) from None
+        if not hosts:
+            raise TranslationError(f"{option.said}: the file does not name any host")
+        ours = self._of_the_run(hosts, path)
+        if self._needs_conversion(text):
+            return self._written(self._slots_of(ours), f"the host file {path}")
+        return path if ours == hosts else self._written(self._slots_of(ours), "")
+
+    def _of_the_run(self, hosts: Tuple[Named, ...], where: str) -> Tuple[Named, ...]:
+        """Returns the hosts by the addresses that the run has for them, each once.
+
+        A launcher could take two names for one host, or one host for two.
+        """
+        if self.known is None:
+            return hosts
+        return merged(Named(self._address(host.name, where), host.slots) for host in hosts)
+
+    def _address(self, name: str, where: str) -> str:
+        assert self.known is not None
+        plain = name.rpartition("@")[2].lower().rstrip(".")
+        if plain in ("localhost", "127.0.0.1", "::1"):
+            return self.layout.hosts[0].name
+        found = self.known.get(plain) or {
+            address
+            for known, addresses in self.known.items()
+            if known.partition(".")[0] == plain and not plain.isdigit()
+            for address in addresses
+        }
+        if len(found) == 1:
+            return next(iter(found))
+        named = ", ".join(host.name for host in self.layout.hosts)
+        if found:
+            raise TranslationError(
+                f"{where}: {name} may be any of {', '.join(sorted(found))}",
+                "several hosts of the run have that name",
+                "write the address",
+            )
+        raise TranslationError(
+            f"{where}: {name} is not a host of the run",
+            f"the hosts of the run are {named}",
+            nearest(plain, self.known, "name it in --on or --hostfile of `shanty run`, too"),
+        )
 
     def _written(self, hosts: Sequence[HostSlots], what: str) -> str:
         """Returns the path of a host file in this dialect, to be written before the start."""
@@ -379,7 +502,8 @@ class Translator:
                 return path
         path = self.converted + (f".{len(self.files)}" if self.files else "")
         self.files[path] = text
-        self._note(f"{what} is written for {self.flavour.title} as {path}")
+        if what:
+            self._note(f"{what} is written for {self.flavour.title} as {path}")
         return path
 
     def _needs_conversion(self, text: str) -> bool:
@@ -422,6 +546,9 @@ _OUTPUTS = {
     **dict.fromkeys(("dir", "directory"), "output-directory"),
     **dict.fromkeys(("file", "filename"), "output-filename"),
 }
+_OF_RUNS = frozenset(
+    ("xml", "merge", "merge-stderr-to-stdout", "dir", "directory", "file", "filename")
+)
 _DISPLAYS = {
     "map": "display-map",
     "map-devel": "display-devel-map",

@@ -6,7 +6,6 @@ options are those of Accelerate 1.15.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from shanty.runtime.rank.process_line import (
     spelled_both_ways,
 )
 from shanty.runtime.rank.settings_file import read_settings
+from shanty.runtime.unknown import nearest, place
 
 _TPU = "!ranks of a run use no TPU|leave it out"
 _AWS = "!a run goes to hosts by ssh, not to SageMaker|name the hosts: shanty run --on HOST,HOST …"
@@ -336,9 +336,9 @@ def _settings(path: str, read: Read) -> Dict[str, Any]:
         if key.endswith("_config") and value is None:
             continue  # the head of a section
         if name not in _IGNORED and name != "use_cpu" and f"--{name}" not in OPTIONS:
-            near = difflib.get_close_matches(name, [each[2:] for each in OPTIONS], 1)
-            fix = f"did you mean {near[0]}?" if near else "leave it out"
-            raise UsageError(f"{key} in {path}: accelerate has no such setting", fix=fix)
+            fix = nearest(name, (each[2:] for each in OPTIONS), "leave it out")
+            line = place(path, text, key.rpartition(".")[2])
+            raise UsageError(f"{line}: accelerate has no setting {key}", fix=fix)
         found[name] = value
     return found
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOCAL_RANK = "@SHANTY_LOCAL_RANK@"  # in a rank's words: its own local rank goes there
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _LETTERS = frozenset("bBdEiIOPqRsSuvx")
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULES = {"xgboost": "shanty.compat.xgboost_program"}
 _LAUNCHERS = {
     "torch.distributed.run": "torchrun",
@@ -83,6 +84,20 @@ def insert_runner(argv: list[str], runner: str) -> list[str]:
                 return [*argv[:index], *kept, runner, "-" + rest[0], *value, *argv[index + 1 :]]
             index += 1
     return argv
+
+
+def reads_its_script(argv: list[str]) -> bool:
+    """Returns True for Python, or a shell, that reads what it is to do from standard input."""
+    words = argv[1:]
+    if is_python(argv[0]):
+        while words and words[0].startswith("-") and words[0] != "-":
+            if words[0] not in _WITH_VALUE and not set(words[0][1:]) <= _LETTERS:
+                return words[0].startswith(("-W", "-X")) and reads_its_script([argv[0], *words[1:]])
+            words = words[2:] if words[0] in _WITH_VALUE else words[1:]
+        return words[:1] in ([], ["-"])
+    if os.path.basename(argv[0]) not in _SHELLS:
+        return False
+    return all(word.startswith("-") and "c" not in word for word in words) or "-s" in words[:1]
 
 
 def launcher_of(argv: list[str]) -> tuple[str, list[str], str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Mapping, Sequence, Union
+from typing import Dict, Mapping, Sequence, Union
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import is_here
@@ -21,6 +21,7 @@ from shanty.runtime.rank.process_line import (
 )
 
 _HOSTFILE = "/job/hostfile"  # what it takes where the line names none
+_ENV_FILE = ".deepspeed_env"
 _SSH = "-hosts are reached as `shanty run` reaches them"
 _BINDING = "-`shanty run --cpus-per-rank N` binds ranks to cores"
 
@@ -87,9 +88,30 @@ class Wanted(ProcessLine):
             self.per_node = len(set(devices.split(",")))
             self.variables["CUDA_VISIBLE_DEVICES"] = devices
 
+    def take_env_files(self) -> None:
+        """Takes the variables of DeepSpeed's own file, in the home and in the current folder."""
+        name = self.environ.get("DS_ENV_FILE") or _ENV_FILE
+        found: Dict[str, str] = {}
+        for path in dict.fromkeys((os.path.join(self.environ.get("HOME", ""), name), name)):
+            text = self.read(path)
+            for number, line in enumerate((text or "").splitlines(), 1):
+                if not line.strip() or line.lstrip().startswith("#"):
+                    continue
+                key, equals, value = line.strip().removeprefix("export ").partition("=")
+                if not equals or not re.fullmatch(r"\w+", key.strip()):
+                    raise UsageError(
+                        f"{path}, line {number}: {line.strip()!r} is not NAME=VALUE",
+                        "deepspeed takes the variables of all ranks from that file",
+                    )
+                found[key.strip()] = value.strip()
+            if text is not None:
+                self.remarks.append(f"ranks get the variables in {path}, as with deepspeed")
+        self.variables = {**found, **self.variables}
+
     def checked(self) -> None:
         """Raises UsageError for a line that makes no sense as a whole."""
         super().checked()
+        self.take_env_files()
         if not self.no_local_rank:
             self.local_rank = "--local_rank"
         self.variables.setdefault("CROSS_RANK", "0")  # rank.exec has each rank's own

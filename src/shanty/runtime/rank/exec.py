@@ -26,6 +26,7 @@ from shanty.runtime.rank.command import (
     insert_runner,
     is_python,
     launcher_of,
+    reads_its_script,
     stand_in,
     starts_a_world,
 )
@@ -65,7 +66,8 @@ def main(argv: list[str]) -> int:
     foreign.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
-    environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
+    _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
+    environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
     if 1 < size <= len(addresses):
@@ -83,7 +85,7 @@ def main(argv: list[str]) -> int:
     if "CROSS_RANK" in environ:  # one for deepspeed, likewise
         environ["LOCAL_SIZE"] = str(local_size)
         environ["CROSS_RANK"], environ["CROSS_SIZE"] = environ[_GROUP], environ[_GROUPS]
-    if rank != 0:
+    if rank != 0 or environ.get(redirect.INPUT) == "":  # a line may give it to none
         redirect.close_input()  # Hydra leaves it open for ever
     elif redirect.INPUT in environ:
         redirect.take_input(environ[redirect.INPUT])
@@ -125,7 +127,34 @@ def main(argv: list[str]) -> int:
     program = _Rank(command, writer, channel, report, folder)
     if contained is not None:
         return program.run_contained(contained, refused)
+    if size > 1 and reads_its_script(command):
+        return program.refuse(
+            f"{argv[0]} reads its script from standard input, which only rank 0 has",
+            "write the script to a file, and run that",
+        )
     return program.run()
+
+
+def _stay_on_our_cores(numbers: str) -> None:
+    """Moves a rank that its launcher has bound to a core which the run was not to use.
+
+    Launchers read the hardware, and number its cores from 0; the run may have others of them.
+    """
+    if not numbers:
+        return
+    ours, bound = sorted(map(int, numbers.split(","))), os.sched_getaffinity(0)
+    if not bound <= set(ours):
+        os.sched_setaffinity(0, bound & set(ours) or {ours[core % len(ours)] for core in bound})
+
+
+def _threads(local_size: int) -> str:
+    """Returns how many threads a rank may have: its share of the host's cores, or those it has."""
+    cores = int(os.environ.get("SHANTY_CORES", "1"))
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(len(os.sched_getaffinity(0)), max(1, cores // local_size))
+    else:
+        cores //= local_size
+    return str(max(1, cores))
 
 
 def _as_torchrun(rank: int, size: int, local_size: int) -> None:
@@ -209,11 +238,7 @@ class _Rank:
                 self._tell(event="container", engine=" ".join(line.program))
             self.advice = container_line.advice(line, int(self.report["size"] or 1))
             return self.run()
-        why, fix = refused
-        self.writer.feed(STDERR, os.fsencode(f"shanty: {why}\n"))
-        self.writer.close()
-        self._tell(event="exited", code=container_line.CODE, why=why, fix=fix, at=time.monotonic())
-        return container_line.CODE
+        return self.refuse(*refused, container_line.CODE)
 
     def run(self) -> int:
         """Starts the program, keeps its output until it ends, reports; returns its exit code."""
@@ -230,11 +255,7 @@ class _Rank:
             from shanty.runtime.rank import post_mortem
 
             reason, fix = post_mortem.refusal(self.argv[0], error)
-            text = f"cannot run {self.argv[0]}: {reason}"
-            self.writer.feed(STDERR, os.fsencode(f"shanty: {text}\n"))
-            self.writer.close()
-            self._tell(event="exited", code=code, why=text, fix=fix, at=time.monotonic())
-            return code
+            return self.refuse(f"cannot run {self.argv[0]}: {reason}", fix, code)
         self._tell(event="started", pid=self.pid)
         status = self._follow(wake)
         at, self.pid, pid = time.monotonic(), 0, self.pid
@@ -249,6 +270,13 @@ class _Rank:
         advice = {"fix": self.advice} if self.advice and code > 0 else {}
         self._tell(event="exited", pid=pid, code=code, at=at, **advice)
         return code if code >= 0 else 128 - code
+
+    def refuse(self, text: str, fix: str, code: int = 2) -> int:
+        """Reports why the program is not run; returns the exit code."""
+        self.writer.feed(STDERR, os.fsencode(f"shanty: {text}\n"))
+        self.writer.close()
+        self._tell(event="exited", code=code, why=text, fix=fix, at=time.monotonic())
+        return code
 
     def _explain(self, code: int) -> None:
         """Tell what can be found out of a program that failed."""

@@ -27,6 +27,7 @@ from shanty.runtime.rank.option_table import (
     table,
 )
 from shanty.runtime.rank.settings_file import read_settings
+from shanty.runtime.unknown import nearest, place
 
 HOROVOD = "0.28.1"  # whose line this is
 _HOSTS = re.compile(r"^[\w.-]+(:[0-9]+)?(,[\w.-]+(:[0-9]+)?)*$")
@@ -267,10 +268,10 @@ def _from_file(path: str, read: Read) -> List[Given]:
             continue
         sides = _IN_FILE.get(key)
         if sides is None:
-            raise UsageError(
-                f"{where}: horovodrun has no such setting",
-                fix="the settings are " + ", ".join(["controller", *_IN_FILE]),
-            )
+            known = ["controller", *_IN_FILE]
+            fix = nearest(key, known, f"the settings are {', '.join(known)}")
+            line = place(path, text, key.rpartition(".")[2])
+            raise UsageError(f"{line}: horovodrun has no setting {key}", fix=fix)
         if len(sides) == 2 and value is not None:
             off = value is False or value == "0"
             found.append((where, OPTIONS[sides[off]], ""))

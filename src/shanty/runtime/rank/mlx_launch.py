@@ -6,16 +6,16 @@ MLX's own would call mpirun and forget how that ended. The options are those of 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 from collections import Counter
-from typing import Any, List, NoReturn, Optional, Sequence
+from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.localhost import is_here
-from shanty.runtime.mpi.hostfiles import Read, read_file
+from shanty.runtime.mpi.hostfiles import Read, mlx_table, read_file
 from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.unknown import nearest
 
 _VALUES = ("--hosts", "--hostfile", "--backend", "--cwd", "--python")
 # Of the other backends, or of no meaning to ranks of MPI.
@@ -49,6 +49,10 @@ def parse(words: Sequence[str], read: Read = read_file) -> Optional[argparse.Nam
         return None
     if command[:1] == ["--"]:
         del command[0]
+    elif command and command[0].startswith("-"):
+        name = command[0].partition("=")[0]
+        fix = nearest(name, parser._option_string_actions, "`mlx.launch --help` lists its options")
+        raise UsageError(f"mlx.launch has no option {name}", fix=fix)
     if not command:
         raise UsageError("nothing to run", fix="give a script after the options")
     if given.repeat_hosts < 1:
@@ -58,6 +62,8 @@ def parse(words: Sequence[str], read: Read = read_file) -> Optional[argparse.Nam
     elif command[0].endswith(".py") and not os.access(command[0], os.X_OK):
         command.insert(0, "python")
     hosts = given.hosts.split(",") if given.hosts else []
+    if not all(hosts):
+        raise UsageError(f"--hosts {given.hosts} names an empty host", fix="write --hosts a,b")
     given.hosts = [host["ssh"] for host in named.get("hosts", ())]
     given.hosts = given.hosts or [host for host in hosts for _ in range(given.repeat_hosts)]
     given.command = command
@@ -82,20 +88,16 @@ def mpirun_line(line: argparse.Namespace, layout: Layout) -> List[str]:
     return ["-np", str(len(hosts)), "-H", slots, *line.words, *line.command]
 
 
-def _hostfile(path: str, read: Read) -> Any:
-    """Returns what a host file of MLX holds, in JSON: a table, or only its list of hosts."""
+def _hostfile(path: str, read: Read) -> Dict[str, Any]:
+    """Returns what a host file of MLX holds."""
     text = read(path)
     if text is None:
-        raise UsageError(f"the host file {path} cannot be read")
+        raise UsageError(f"--hostfile {path} cannot be read")
     try:
-        content = json.loads(text)
-        table = {"hosts": content} if isinstance(content, list) else content
-        for text in [*(host["ssh"] for host in table["hosts"]), *table.get("envs", [])]:
-            text.split()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return mlx_table(text, path)
+    except UsageError as error:
         raise UsageError(
-            f"{path} is no host file of MLX: {error!r}",
-            'it is JSON, as [{"ssh": "10.0.0.2"}, {"ssh": "10.0.0.3"}]',
-            "mlx.distributed_config writes one; a host file of mpirun is for mpirun",
+            f"{path} is not a host file of MLX",
+            f"{error.what}: {error.why}" if error.why else error.what,
+            f"{error.fix}; mlx.distributed_config writes one, one of mpirun's is for mpirun",
         ) from None
-    return table

@@ -16,7 +16,7 @@ from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.translate import decided_by, translate
-from shanty.runtime.plan import Plan, read_plan
+from shanty.runtime.plan import Plan, addresses_by_name, read_plan
 from shanty.runtime.rank import redirect
 from shanty.runtime.rank.command import NO_MPI, become_next, launcher_of
 from shanty.runtime.rank_start import rank_prefix
@@ -94,6 +94,7 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         prefix=prefix,
         given_environment=os.environ,
         converted=f"{layout.hostfile}.{os.getpid()}",
+        known=addresses_by_name(plan.attempt.nodes) if plan.workers else None,
     )
     for path, text in translation.files:
         Path(path).write_text(text)
@@ -108,7 +109,9 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         redirect.OUTPUT: passed,
     }
     kept = redirect.set_input_aside()
-    if kept is not None:
+    if not translation.reads_input:
+        environ = {**environ, redirect.INPUT: ""}
+    elif kept is not None:
         environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)

@@ -155,6 +155,7 @@ def test_open_mpi_5_on_one_host() -> None:
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_odls_base_max_threads": "0",
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
         "PRTE_MCA_prte_tmpdir_base": "/tmp/scratch",
         "PRTE_MCA_prte_default_hostfile": "/run/hostfile",
         "OMPI_MCA_pml": "ob1",
@@ -169,6 +170,7 @@ def test_open_mpi_4_on_shared_cores() -> None:
     assert environment("openmpi4", layout(cores=2, oversubscribe=True)) == {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
         "OMPI_MCA_orte_tmpdir_base": "/tmp/scratch",
         "OMPI_MCA_orte_default_hostfile": "/run/hostfile",
         "OMPI_MCA_pml": "ob1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from shanty.launch.cluster.inventory import parse_hostfile, read_hostfile
 from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, UsageError
+from shanty.runtime.mpi.hostfiles import hosts_listed
 
 
 @pytest.mark.parametrize(
@@ -23,11 +25,14 @@ from shanty.runtime.errors import NotFoundError, UsageError
             "worker-1 slots=4\nworker-2 slots=4\n",
             (Host("worker-1", slots=4), Host("worker-2", slots=4)),
         ),
-        ("a:2\nb:1 ifname=ib0\n", (Host("a", slots=2), Host("b", slots=1))),
+        ("a slots = 4\nb\tslots= 2\tmax_slots =4\r\n", (Host("a", slots=4), Host("b", slots=2))),
+        ("a count=4 // mine\nb cpu=2\n", (Host("a", slots=4), Host("b", slots=2))),
+        ("a max-slots=4\nb SLOTS=2\n", (Host("a", slots=4), Host("b", slots=2))),
+        ("a.b_c-1. slots=1\n", (Host("a.b_c-1.", slots=1),)),
         ("me@10.0.0.3:2", (Host("10.0.0.3", "me", slots=2),)),
         ("[fe80::1]:4\n", (Host("fe80::1", slots=4),)),
         ("fd00::2 slots=3\n", (Host("fd00::2", slots=3),)),
-        ("a user=me slots=1\n", (Host("a", "me", slots=1),)),
+        ("fe80::1%eth0 slots=1\n", (Host("fe80::1%eth0", slots=1),)),
         ("ssh://me@a:2222 slots=3", (Host("a", "me", 2222, 3),)),
         ("ssh://a:2222", (Host("a", None, 2222),)),
         ("a\na\nb\n", (Host("a", slots=2), Host("b"))),
@@ -58,6 +63,29 @@ def test_mlx() -> None:
         ("a slots=²\n", "line 1"),
         ("a user=$(id)\n", "line 1"),
         ("a slots=1\nb user=-x\n", "line 2"),
+        ("a lots=1\n", "line 1: unknown setting 'lots=1'\n.*\n.*did you mean slots"),
+        ("a slotts=1\n", "did you mean slots"),
+        ("a np=1\n", "line 1: unknown setting 'np=1'"),
+        ("a 2\n", "line 1: unknown setting '2'\n.*\n.*did you mean slots=2"),
+        ("a slot:2\n", "line 1: unknown setting 'slot:2'\n.*\n.*did you mean slots"),
+        ("a slots=2 slots=3\n", "line 1: the slots of a are given twice"),
+        ("a:2 slots=2\n", "line 1: the slots of a are given twice"),
+        ("a slots=-1\n", "line 1: slots takes a number"),
+        ("a slots=\n", "line 1: slots takes a number"),
+        ("a slots=99999\n", "line 1: slots takes a number"),
+        ("a username=nobody\n", "line 1: username= is not supported\n.*nobody@a"),
+        ("a:2 ifname=ib0\n", "line 1: ifname= is not supported"),
+        ("a port=22\n", "line 1: port= is not supported"),
+        ("a;b\n", "line 1: 'a;b'"),
+        ("a,b\n", "line 1: 'a,b'"),
+        ("^a\n", "line 1: '.a'"),
+        ("a = 2\n", "line 1: 'a=2'"),
+        ('[{"ssh": "a", "slots": 2}]', "line 1: unknown key 'slots'"),
+        (
+            '{"hosts": [{"ssh": "a"}],\n "env": []}',
+            "line 2: unknown key 'env'\n.*did you mean envs",
+        ),
+        ('{"hosts": [{"ssh": "a"}],\n "envs": ["A=1"]}', "line 2: envs are for mlx.launch"),
         ('[{"ssh": "a"},\n {"ips": []}]', "entry 2"),
         ('[{"ssh": "a"}, 3]', "entry 2"),
         ('[{"ssh": "-x"}]', "entry 1"),
@@ -66,8 +94,9 @@ def test_mlx() -> None:
     ],
 )
 def test_the_place_of_a_mistake_is_named(text: str, place: str) -> None:
-    with pytest.raises(UsageError, match=place):
+    with pytest.raises(UsageError) as error:
         parse_hostfile(text, "hosts")
+    assert re.search(place, str(error.value))
 
 
 @pytest.mark.parametrize("content", [b"", b"# none\n", b"a slots=0\n", b"[]"])
@@ -105,3 +134,40 @@ def test_the_dialects_mean_the_same(entries: list[tuple[str, int]]) -> None:
     hydra = "".join(f"{name}:{slots}\n" for name, slots in entries)
     expected = tuple(Host(name, slots=slots) for name, slots in entries)
     assert parse_hostfile(open_mpi) == parse_hostfile(hydra) == expected
+
+
+SPACE = st.sampled_from(["", " ", "\t", "  "])
+LETTERS = st.text("abcdefghijklmnopqrstuvwxyz_-", min_size=1, max_size=9)
+
+
+@given(NAME, LETTERS, SPACE, SPACE, st.integers(0, 64))
+def test_a_setting_is_read_or_refused(
+    name: str, key: str, before: str, after: str, number: int
+) -> None:
+    """A key that is nearly one is never passed over; blanks around the sign do not matter."""
+    text = f"{name}\nb {key}{before}={after}{number}\n"
+    try:
+        (_, host) = parse_hostfile(text)
+    except UsageError as error:
+        assert key not in ("slots", "slot", "count", "cpu", "max_slots")
+        assert "line 2" in error.what
+    else:
+        assert host == Host("b", slots=number)
+
+
+PART = st.text(alphabet="ab:12.@[]^+- \n=,;", max_size=8)
+
+
+@given(st.lists(PART, max_size=3), st.one_of(st.just(""), st.text(max_size=3)))
+def test_a_list_is_read_letter_by_letter_or_refused(parts: list[str], more: str) -> None:
+    text = ",".join([*parts, more])
+    try:
+        hosts = hosts_listed(text)
+    except UsageError as error:
+        assert error.what
+    else:
+        named = [part.strip() for part in text.split(",") if part.strip()]
+        assert {host.name for host in hosts} == {
+            part.rpartition(":")[0].strip("[]") if part.count(":") == 1 or "]:" in part
+            else part.strip("[]") for part in named
+        }  # fmt: skip

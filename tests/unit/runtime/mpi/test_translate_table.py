@@ -11,6 +11,7 @@ import pytest
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
+from shanty.runtime.mpi.parser import exported
 from shanty.runtime.mpi.translate import Translation, translate
 
 TABLE = tomllib.loads(Path(__file__).with_name("translate_table.toml").read_text())["line"]
@@ -19,7 +20,10 @@ FILES = {
     "/run/hydra-hosts": "localhost:2\n",
     "/run/plain-hosts": "localhost\n",
 }
-GIVEN = {"PATH": "/usr/bin:/bin", "SHANTY_TEST_A": "1", "SHANTY_TEST_B": "2"}
+GIVEN = {
+    "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/lib", "HOME": "/root",
+    "SHANTY_TEST_A": "1", "SHANTY_TEST_B": "2",
+}  # fmt: skip
 LOCAL = Layout((HostSlots("localhost", 4),), None, None, None, False, 8, "/run/hostfile")
 LAB = Layout(
     (HostSlots("h0", 0), HostSlots("h1", 1), HostSlots("h2", 3)),
@@ -212,6 +216,55 @@ def test_unequal_numbers_that_intel_cannot_be_told_go_into_a_file() -> None:
     assert result.argv[:2] == ("-machinefile", "/tmp/c")
 
 
+# ------------------------------------------------------------------------- the run's hosts
+
+TWO = Layout((HostSlots("10.0.0.1", 1), HostSlots("10.0.0.2", 3)), None, None, None, False, 8,
+             "/run/hostfile")  # fmt: skip
+KNOWN = {
+    "node.one.test": {"10.0.0.1"}, "node.two.test": {"10.0.0.2"}, "10.0.0.1": {"10.0.0.1"},
+    "10.0.0.2": {"10.0.0.2"}, "second.lan": {"10.0.0.2"}, "fd00::2": {"10.0.0.2"},
+    "clone": {"10.0.0.1", "10.0.0.2"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hosts", "wanted"),
+    [
+        ("node.one.test:1,node.two.test:1", "10.0.0.1:1,10.0.0.2:1"),
+        ("Node.One.Test.:1,me@node.two.test:1", "10.0.0.1:1,10.0.0.2:1"),
+        ("second:1,[fd00::2]:1,localhost", "10.0.0.2:2,10.0.0.1"),
+    ],
+)
+def test_hosts_are_named_as_the_run_knows_them(hosts: str, wanted: str) -> None:
+    """By no name could a launcher take two of them for one, or one for two."""
+    for flavour in ("openmpi5", "openmpi4"):
+        result = translated(f"-n 2 -H {hosts} ./a", flavour, TWO, known=KNOWN)
+        assert result.argv[:4] == ("-n", "2", "--host", wanted)
+    text = "node.one.test slots=1\nnode.two.test slots = 3\nsecond.lan slots=1\n"
+    for flavour in FLAVOURS:
+        result = translated(
+            "-n 2 --hostfile hosts ./a", flavour, TWO, known=KNOWN, read={"hosts": text}.get
+        )
+        assert [text.split() for _, text in result.files] == [
+            FLAVOURS[flavour].hostfile([HostSlots("10.0.0.1", 1), HostSlots("10.0.0.2", 4)]).split()
+        ]
+
+
+def test_a_host_that_is_not_one_of_the_run_is_named() -> None:
+    for name, said in (
+        ("node.tow.test", "node.tow.test is not a host of the run"),
+        ("node.three.test", "node.three.test is not a host of the run"),
+        ("node", "node may be any of 10.0.0.1, 10.0.0.2"),
+        ("clone", "clone may be any of 10.0.0.1, 10.0.0.2"),
+        ("10", "10 is not a host of the run"),
+    ):
+        with pytest.raises(TranslationError) as refused:
+            translated(f"-n 1 -H {name} ./a", "openmpi5", TWO, known=KNOWN)
+        assert refused.value.what == f"-H {name}: {said}"
+        with pytest.raises(TranslationError):
+            translated("-n 1 --hostfile f ./a", "mpich", TWO, known=KNOWN, read={"f": name}.get)
+
+
 # ------------------------------------------------------------------------- notes and more
 
 
@@ -225,6 +278,33 @@ def test_notes_tell_what_was_changed() -> None:
         "--mca pml ob1 is left out: it is about Open MPI's own transport",
         "/generated/hostfile does not exist here: the run's own host file is used",
     }
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_variable_that_ranks_do_not_get_is_named(flavour: str) -> None:
+    for line in ("-n 2 -x UNSET ./a", "-n 2 -genvlist PATH,UNSET ./a"):
+        notes = translated(line, flavour).notes
+        assert any("UNSET is not set here, so ranks do not get it" in each for each in notes)
+    assert translated("-n 2 --stdin none ./a", flavour).reads_input is False
+
+
+def test_the_variables_that_a_line_hands_on_by_name() -> None:
+    line = "-n 1 -x A -x B=1 -x 'C_*' -genvlist D,E -genv F 1 ./a -x G : -n 1 -x H ./b"
+    assert exported(shlex.split(line)) == {"A", "C_*", "D", "E", "H"}
+    assert exported(["--bogus", "-x", "A", "./a"]) == set()
+
+
+def test_a_mistyped_option_is_told_its_nearest() -> None:
+    for line, near in (
+        ("--hostfil x ./a", "did you mean hostfile?"),
+        ("--map-by slot:oversubscrib ./a", "did you mean oversubscribe?"),
+        ("--bind-to coer ./a", "did you mean core?"),
+        ("--map-by nod ./a", "did you mean node?"),
+        ("--rank-by slto ./a", "did you mean slot?"),
+    ):
+        with pytest.raises(TranslationError) as refused:
+            translated(f"-n 2 {line}", "openmpi5")
+        assert refused.value.fix == near
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shanty.runtime.rank.command import insert_runner, is_python
+from shanty.runtime.rank.command import insert_runner, is_python, reads_its_script
 
 R = "/x/run.py"
 
@@ -39,3 +39,17 @@ def test_names():
     assert is_python("/usr/bin/python3.13")
     assert is_python("pypy3")
     assert not is_python("python-config")
+
+
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ("python", True), ("python -", True), ("python3 -u - x", True), ("python -X dev", True),
+        ("python -W error -", True), ("bash", True), ("sh -e", True), ("bash -s x", True),
+        ("python x.py", False), ("python -m x", False), ("python -c x", False),
+        ("python -V", False), ("python --version", False), ("python -uc x", False),
+        ("bash x.sh", False), ("bash -c x", False), ("bash -ec x", False), ("wc -l", False),
+    ],
+)  # fmt: skip
+def test_what_reads_its_script_from_standard_input(line: str, reads: bool) -> None:
+    assert reads_its_script(line.split()) is reads

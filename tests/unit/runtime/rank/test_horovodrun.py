@@ -285,7 +285,7 @@ def test_more_of_yaml_than_there_is(text: str, words: str) -> None:
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(UsageError, match=r"params\.speed in c: horovodrun has no such setting"):
+    with pytest.raises(UsageError, match=r"c, line 2: horovodrun has no setting params\.speed"):
         parse(["--config-file", "c", "true"], {"c": "params:\n  speed: 9\n"}.get)
     with pytest.raises(UsageError, match=r"params\.cycle_time_ms in c takes a number"):
         parse(["--config-file", "c", "true"], {"c": "params:\n  cycle_time_ms: fast\n"}.get)

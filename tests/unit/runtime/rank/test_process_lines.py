@@ -419,7 +419,9 @@ WRONG = {
     "accelerate launch --config_file none x": "--config_file none: there is no such file",
     "accelerate launch --config_file tpu.yaml x": "tpu.yaml is for XLA",
     "accelerate launch --config_file aws.yaml x": "aws.yaml is for AMAZON_SAGEMAKER",
-    "accelerate launch --config_file typo.yaml x": "num_procesess in typo.yaml: accelerate has no",
+    "accelerate launch --config_file typo.yaml x": (
+        "typo.yaml, line 2: accelerate has no setting num_procesess"
+    ),
     "accelerate launch --config_file list.json x": "list.json cannot be read",
     "accelerate launch --num_processes 4 --num_machines 2 x": "--num_machines asks for 2 hosts",
 }  # fmt: skip
@@ -536,3 +538,20 @@ def test_a_rank_that_starts_ranks(line: str, world: str, refused: bool, tmp_path
     found = launcher_of(line.split())
     if found:
         assert starts_a_world(found[1], environ)
+
+
+def test_the_env_file_of_deepspeed() -> None:
+    """The current folder's wins over the home's, and the run's own variables over both."""
+    files = {
+        "/home/ann/.deepspeed_env": "FLAGS=--x\nHOME_ONLY=1\n",
+        ".deepspeed_env": "# mine\n\nFLAGS=--alpha=1 --beta=2\r\nexport MODE = fast\n",
+    }
+    words = ["--num_gpus", "2", "x.py"]
+    line = deepspeed.parse(words, {"HOME": "/home/ann"}, files.get)
+    wanted = {"FLAGS": "--alpha=1 --beta=2", "MODE": "fast", "HOME_ONLY": "1"}
+    assert wanted.items() <= line.variables.items()
+    assert any(".deepspeed_env" in note for note in line.notes)
+    line = deepspeed.parse(words, {"DS_ENV_FILE": "other"}, {"other": "A=1"}.get)
+    assert line.variables["A"] == "1"
+    with pytest.raises(UsageError, match=r"\.deepspeed_env, line 2: 'MODE fast'"):
+        deepspeed.parse(words, {}, {".deepspeed_env": "A=1\nMODE fast\n"}.get)
