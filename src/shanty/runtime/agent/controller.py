@@ -73,7 +73,7 @@ class Controller:
         self.error = ""
         self.stopped: Optional[str] = None
         self.gone = False
-        self.ending = False
+        self.ending = self.deserted = False
         self.began = self.run_began = time.monotonic()
         self.called_off = False  # whoever stops the run wants no other attempt either
         self.silence = FailureDetector()  # the node agent's
@@ -260,7 +260,7 @@ class Controller:
                     self.failure, self.code = verdict, code
                 self.event("failure", failure=verdict.__dict__)
                 self.ending = self.ending or name == TOP
-                self.tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
+                self.tell(end=None if name == TOP else name, grace=self.plan.limits.grace)
         limit = self.plan.limits.time_limit
         if limit is not None and now > self.run_began + limit and not self.ending:
             failure = Failure(
@@ -311,6 +311,9 @@ class Controller:
 
     def _watch_launcher(self, now: float) -> None:
         """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
+        if self.ending and not self.deserted and TOP in self.worlds and self.worlds[TOP].deserted:
+            self.deserted = True
+            self.tell(end=None, grace=0.0)
         for name, world in self.worlds.items():
             hung = world.over_since is not None and now > world.over_since + HUNG
             if hung and self.launcher_code is None and not self.ending:

@@ -176,6 +176,11 @@ class MpiWorld:
         return sum(1 for rank in self.ranks.values() if rank.started)
 
     @property
+    def deserted(self) -> bool:
+        """True when every rank that has started has ended."""
+        return bool(self.ranks) and all(rank.ended is not None for rank in self.ranks.values())
+
+    @property
     def joined(self) -> int:
         """The number of ranks that MPI, or the library they have mapped, shows in the world."""
         return sum(1 for rank in self.ranks.values() if self._is_joined(rank))

@@ -39,6 +39,7 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
+_HELD = 10.0  # seconds beyond the run's grace that a failed rank's end is kept from the launcher
 
 
 def main(argv: list[str]) -> int:
@@ -178,6 +179,7 @@ class _Rank:
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
         self.mute = False  # its output cannot be kept
+        self.dismissed = False  # the launcher ends its ranks by itself
 
     def run(self) -> int:
         """Starts the program, keeps its output until it ends, reports; returns its exit code."""
@@ -210,7 +212,24 @@ class _Rank:
         if self.copies is not None:
             self.copies.close()
         self._tell(event="exited", pid=pid, code=code, at=at)
+        if code != 0 and self.report["world"] == "0":
+            self._wait_for_end(wake)
         return code if code >= 0 else 128 - code
+
+    def _wait_for_end(self, wake: int) -> None:
+        """Wait until the node agent ends the run, which gives the other ranks time to write.
+
+        A launcher ends them as soon as it learns that a rank failed, Hydra by SIGKILL.
+        """
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self.channel, 0)
+        end = time.monotonic() + float(os.environ.get("SHANTY_STOP_GRACE", "5")) + _HELD
+        while not self.dismissed and time.monotonic() < end:
+            for fd, _ in poll.poll(1000):
+                if fd == self.channel:
+                    return
+                os.read(wake, 512)
 
     def _explain(self, code: int) -> None:
         """Tell what can be found out of a program that failed."""
@@ -275,6 +294,7 @@ class _Rank:
                 self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int, _frame: object = None) -> None:
+        self.dismissed = True
         if self.pid:
             try:  # noqa: SIM105  contextlib is not light
                 os.kill(self.pid, number)

@@ -85,7 +85,12 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
     import builtins
 
     code = 0
-    leave, report = sys.exit, sys.excepthook
+    leave, report, register = sys.exit, sys.excepthook, atexit.register
+    later = []  # exit handlers that have run when `at_exit` does
+
+    def remember(handler, *args, **kwargs):  # type: ignore[no-untyped-def]
+        later.append(handler)
+        return register(handler, *args, **kwargs)
 
     def on_exit(status=None):  # type: ignore[no-untyped-def]
         nonlocal code
@@ -99,6 +104,8 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
 
     def at_exit() -> None:
         if code and process.in_mpi and not process.failing:
+            for handler in later:  # else they run twice
+                atexit.unregister(handler)
             process.die(code, f"sys.exit({code})")
 
     sys.exit, sys.excepthook = on_exit, on_error
@@ -106,6 +113,7 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
         if hasattr(builtins, name):
             setattr(builtins, name, on_exit)
     atexit.register(at_exit)
+    atexit.register = remember
 
 
 _chain()
