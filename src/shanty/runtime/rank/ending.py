@@ -7,12 +7,13 @@ closed. Loaded by a rank that fails, and never before.
 
 from __future__ import annotations
 
+import _io
 import _thread
 import atexit
 import gc
-import io
 import os
 import signal
+import stat
 import sys
 import time
 
@@ -24,11 +25,14 @@ GRACE = "SHANTY_STOP_GRACE"  # the variable with the seconds that ranks have fro
 _THREADS, _ALL = 0.8, 0.95  # the shares of them in which threads, and everything, has to end
 # Writers that are not files of `io`, by their modules: all write their last part when closed.
 _WRITERS = (("zipfile", "ZipFile"), ("shelve", "Shelf"), ("h5py", "File"))
+_BUFFERS = (_io.BufferedWriter, _io.BufferedRandom, _io.BufferedRWPair)
+_FAILING = "SHANTY_FAILING"  # as in `rundir`: exit handlers of shanty's own look for it
 
 
 def end(rank: int, code: int) -> NoReturn:
     """Ends this process with `code`; at the latest just before SIGKILL would."""
     ignore_term()
+    os.environ[_FAILING] = "1"
     began = time.monotonic()
     grace = float(os.environ.get(GRACE, "5"))
     _thread.start_new_thread(_give_up, (rank, code, grace * _ALL))
@@ -114,26 +118,37 @@ def _say(rank: int, what: str) -> None:
 def write_files(*, close: bool) -> None:
     """Write what open files still hold back; with `close` what they write at their end, too."""
     own = {id(stream) for stream in _standard_streams()}
-    gc.unfreeze()  # else objects that the script has frozen are not found
-    everything = gc.get_objects()
-    files = [each for each in everything if isinstance(each, io.IOBase) and id(each) not in own]
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
+    writers = tuple(kind for kind in kinds if isinstance(kind, type) and close)
     # What writes into another file comes first: texts, then compressed data, then files.
-    plain = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair, io.RawIOBase)
-    texts = [each for each in files if isinstance(each, io.TextIOBase)]
-    bottom = [each for each in files if isinstance(each, plain)]
-    known = {id(each) for each in (*texts, *bottom)}
-    others: List[Any] = [each for each in files if id(each) not in known]
-    if close:
-        kinds = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
-        wanted = tuple(kind for kind in kinds if isinstance(kind, type))
-        others += [each for each in everything if isinstance(each, wanted)]
-    del everything
-    for each in (*texts, *others, *bottom):
-        _safely(each.close if close and not isinstance(each, io.RawIOBase) else each.flush)
+    files: List[List[Any]] = [[], [], []]
+    gc.unfreeze()  # else objects that the script has frozen are not found
+    for each in gc.get_objects():
+        kind = type(each)  # isinstance() would run code of some objects
+        if issubclass(kind, writers):
+            files[1].append(each)
+        elif issubclass(kind, _io._IOBase) and id(each) not in own:
+            if close or _is_on_disk(each):  # others may block
+                files[_layer(kind)].append(each)
+    for each in (*files[0], *files[1], *files[2]):
+        _safely(each.close if close else each.flush)
     if close:
         import ctypes
 
         _safely(lambda: ctypes.CDLL(None).fflush(None))  # those of C
+
+
+def _layer(kind: type) -> int:
+    if issubclass(kind, _io._TextIOBase):
+        return 0
+    return 2 if issubclass(kind, (*_BUFFERS, _io._RawIOBase)) else 1
+
+
+def _is_on_disk(file: Any) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except Exception:  # noqa: BLE001  it is closed, in memory, or a class of the script's own
+        return False
 
 
 def _standard_streams() -> List[Any]:
