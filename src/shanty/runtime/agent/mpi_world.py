@@ -213,7 +213,7 @@ class MpiWorld:
                 return None
             culprit = self._culprit()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
-            if culprit.code in _LAUNCHERS_DOING and leavers:
+            if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
             return self._blame(culprit)
         if self.mismatch:
@@ -296,7 +296,7 @@ class MpiWorld:
         failed = [rank for rank in self.ranks.values() if rank.at_fault]
         if any(rank.oom for rank in failed):
             failed = [rank for rank in failed if rank.oom or rank.why]
-        return min(failed, key=lambda r: (r.code in _LAUNCHERS_DOING, r.failed))
+        return min(failed, key=lambda r: (r.code in LAUNCHERS_DOING, r.failed))
 
     def _blame(self, rank: Rank) -> Failure:
         code = rank.code or 0
@@ -345,7 +345,7 @@ class MpiWorld:
 
 _LIBRARY = ("mapped", "loading", "linked")  # events that tell of a process' libmpi
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
-_LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
+LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",

@@ -235,6 +235,20 @@ def words(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def exit_status(status: object) -> tuple[int, str]:
+    """Returns the exit code that sys.exit(status) means, and why the rank ends; 0 is success."""
+    if status is None:
+        return 0, ""
+    if not isinstance(status, int):
+        return 1, str(status)
+    if status and status & 0xFF == 0:
+        return 1, (
+            f"sys.exit({status}): an exit code has 8 bits, so this one is 0 to the system; "
+            "the run counts it as a failure"
+        )
+    return status & 0xFF, f"sys.exit({status!r})"
+
+
 class ImportFollower:
     """Stands first in sys.meta_path: `then` gets mpi4py.MPI once imported, hooks some others.
 

@@ -84,7 +84,7 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
     import atexit
     import builtins
 
-    code = 0
+    code, why = 0, ""
     leave, report, register = sys.exit, sys.excepthook, atexit.register
     later = []  # exit handlers that have run when `at_exit` does
 
@@ -93,8 +93,8 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
         return register(handler, *args, **kwargs)
 
     def on_exit(status=None):  # type: ignore[no-untyped-def]
-        nonlocal code
-        code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+        nonlocal code, why
+        code, why = sys.modules["_shanty_instrumentation"].exit_status(status)
         leave(status)
 
     def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
@@ -106,7 +106,7 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
         if code and process.in_mpi and not process.failing:
             for handler in later:  # else they run twice
                 atexit.unregister(handler)
-            process.die(code, f"sys.exit({code})")
+            process.die(code, why)
 
     sys.exit, sys.excepthook = on_exit, on_error
     for name in ("exit", "quit"):
