@@ -227,6 +227,7 @@ class Controller:
                 self._links, self._doubt = LinkCheck(self, 0, now, QUICK), now + _DOUBT
         self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
+        changed["not_finite"] = world.not_finite_text()
         if world.complete and self.status.state is State.STARTING:
             verdict = misplaced(self.plan, world) if name == TOP else None
             if verdict is not None:
@@ -269,9 +270,8 @@ class Controller:
             )
             self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan.limits.grace)
         if not self.ending and self.launcher_code is None:
-            late_verdict = late(self.plan, self.worlds, now, self.began)
-            if late_verdict is not None:
-                self._condemn(late_verdict, 0.0)
+            if (verdict := late(self.plan, self.worlds, now, self.began)) is not None:
+                self._condemn(verdict, 0.0)
         self._judge_alone(now)
         self._watch_launcher(now)
 

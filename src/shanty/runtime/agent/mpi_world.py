@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.errors import WorldError
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
@@ -16,6 +16,7 @@ SETTLE = 0.15  # seconds in which a failure that came first may still be reporte
 FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 _PROBING = ("lightning", "lightning_fabric", "pytorch_lightning")  # they ask MPI for its size only
+_SHOWN = 3  # ranks, and logged numbers, that are named
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
 
@@ -60,6 +61,8 @@ class MpiWorld:
         self.over_since: Optional[float] = None  # when its last rank ended
         self.trainings: List[Mapping[str, Any]] = []  # what ranks told of their first step
         self.training_since = 0.0
+        # Numbers that are logged, with "NaN" or the like: at which step each rank had it first.
+        self.not_finite: Dict[Tuple[str, str], Dict[int, str]] = {}
         self.awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._first_failure: Optional[float] = None
         self._known_since = 0.0  # when that was reported
@@ -94,6 +97,9 @@ class MpiWorld:
         elif event == "training":
             self.training_since = self.training_since or now
             self.trainings.append(report)
+        elif event == "not-finite":
+            found = self.not_finite.setdefault((str(report["name"]), str(report["value"])), {})
+            found.setdefault(number, str(report["at"]))
         elif event == "crashed":
             rank.why = rank.why or report["where"]
         elif event == "spawning":
@@ -169,6 +175,20 @@ class MpiWorld:
             rank.rank,
             rank.host,
         )
+
+    def not_finite_text(self) -> str:
+        """Which logged numbers have become NaN or infinite, on which rank first; "" for none."""
+        texts = []
+        for (name, value), ranks in self.not_finite.items():
+            first, *others = sorted(ranks.items(), key=lambda each: _natural(each[1]))
+            text = f"{name} became {value} on rank {first[0]} at {first[1]}"
+            if others:
+                more = f" and {len(others) - _SHOWN} more ranks" if len(others) > _SHOWN else ""
+                shown = (f"on rank {rank} at {at}" for rank, at in others[:_SHOWN])
+                text += f", then {', '.join(shown)}{more}"
+            texts.append(text)
+        more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        return "; ".join(texts[:_SHOWN]) + more
 
     @property
     def up(self) -> int:
@@ -282,7 +302,7 @@ class MpiWorld:
         return Failure(
             f"rank {rank.rank} on {rank.host} ended with exit code 0 without MPI_Finalize",
             "the other ranks wait for it for ever",
-            "let every rank reach the end of the script; os._exit() skips MPI_Finalize",
+            "let every rank reach the end of the script; os._exit(), os.exec…() and MPI_Abort with code 0 skip MPI_Finalize",
             rank.rank,
             rank.host,
         )
@@ -341,6 +361,14 @@ class MpiWorld:
         if failure is self.mismatch or not code:
             return WorldError.exit_code
         return code if code >= 0 else 128 - code
+
+
+def _natural(at: str) -> float:
+    """The number in "step 12"."""
+    try:
+        return float(at.split()[1])
+    except (ValueError, IndexError):
+        return 0.0
 
 
 _LIBRARY = ("mapped", "loading", "linked")  # events that tell of a process' libmpi
