@@ -62,6 +62,7 @@ def main(argv: list[str]) -> int:
     foreign.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
+    environ.update(processes.place_everywhere(rank, size, local, local_size))
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS", "1"))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+_ADVISED = (ImportError, AttributeError, KeyError, OSError, RuntimeError)
 _OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from where the caller does
 
 
@@ -162,7 +163,7 @@ def _run(words: list[str]) -> None:
             sys.excepthook(type(error), error, error.__traceback__)
         if process is not None and "\n" in why:  # perhaps words of a framework around the cause
             why = module.load_part("rank/post_mortem").reason(error)
-        if process is not None and isinstance(error, (ImportError, AttributeError)):
+        if process is not None and isinstance(error, _ADVISED):
             try:
                 post_mortem = module.load_part("rank/post_mortem")
                 fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)
