@@ -84,11 +84,12 @@ def _watch(values: dict[str, Any], rank: int) -> None:
 
 
 def _report(name: str, value: str, at: str, rank: int) -> None:
-    report = {"event": "not-finite", "rank": rank, "world": os.environ.get("SHANTY_WORLD", "0")}
+    world = os.environ.get("SHANTY_WORLD", "0")
     with contextlib.suppress(OSError, KeyError):  # the run has ended, or this is not in a run
         channel = reports.open_reports(os.environ[reports.FIFO])
         try:
-            reports.send(channel, {**report, "name": name, "value": value, "at": at})
+            found: dict[str, reports.Value] = {"name": name, "value": value, "at": at}
+            reports.send(channel, {"event": "not-finite", "rank": rank, "world": world, **found})
         finally:
             os.close(channel)
 

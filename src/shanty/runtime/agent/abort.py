@@ -20,7 +20,8 @@ _WORDS = (
     re.compile(r"^ *Proc: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     re.compile(r"^ *(?:Errorcode:|with errorcode) (?P<code>-?\d+)"),
     re.compile(
-        r"Abort\(-?\d+\) on node (?P<rank>\d+) .*application called MPI_Abort\(.*, (?P<code>-?\d+)\)"
+        r"Abort\(-?\d+\) on node (?P<rank>\d+) .*"
+        r"application called MPI_Abort\(.*, (?P<code>-?\d+)\)"
     ),
 )
 

@@ -41,8 +41,7 @@ def alone(world: MpiWorld, now: float) -> Optional[Failure]:
         f"{named(ranks)} of {size} each train a model by themselves: no rank has joined another",
         f"in each of them {first['framework']} has begun to train, and takes itself for {worlds}"
         + why,
-        f"to make it one job: {fix}; "
-        "if each is meant to train by itself: --alone ok",
+        f"to make it one job: {fix}; if each is meant to train by itself: --alone ok",
     )
 
 

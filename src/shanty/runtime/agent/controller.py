@@ -269,9 +269,9 @@ class Controller:
                 "where while it is on",
             )
             self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan.limits.grace)
-        if not self.ending and self.launcher_code is None:
-            if (verdict := late(self.plan, self.worlds, now, self.began)) is not None:
-                self._condemn(verdict, 0.0)
+        starts = not self.ending and self.launcher_code is None
+        if starts and (missing := late(self.plan, self.worlds, now, self.began)) is not None:
+            self._condemn(missing, 0.0)
         self._judge_alone(now)
         self._watch_launcher(now)
 

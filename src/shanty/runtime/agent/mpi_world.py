@@ -302,7 +302,8 @@ class MpiWorld:
         return Failure(
             f"rank {rank.rank} on {rank.host} ended with exit code 0 without MPI_Finalize",
             "the other ranks wait for it for ever",
-            "let every rank reach the end of the script; os._exit(), os.exec…() and MPI_Abort with code 0 skip MPI_Finalize",
+            "let every rank reach the end of the script; os._exit(), os.execv() and MPI_Abort with "
+            "code 0 skip MPI_Finalize",
             rank.rank,
             rank.host,
         )

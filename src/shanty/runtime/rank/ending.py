@@ -10,6 +10,7 @@ from __future__ import annotations
 import _io
 import _thread
 import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -58,10 +59,8 @@ def ignore_term() -> None:
 
 def _safely(call: Callable[[], object]) -> None:
     """Call it; what it raises must not keep the rank from its end."""
-    try:
+    with contextlib.suppress(BaseException):  # Python itself would go on, too
         call()
-    except BaseException:  # noqa: BLE001, S110  Python itself would go on, too
-        pass
 
 
 def _join_threads(rank: int, until: float) -> None:
@@ -128,10 +127,12 @@ def write_files(*, close: bool) -> None:
         if issubclass(kind, writers):
             files[1].append(each)
         elif issubclass(kind, _io._IOBase) and id(each) not in own:
-            if close or _is_on_disk(each):  # others may block
-                files[_layer(kind)].append(each)
+            files[_layer(kind)].append(each)
     for each in (*files[0], *files[1], *files[2]):
-        _safely(each.close if close else each.flush)
+        if close:
+            _safely(each.close)
+        elif _is_on_disk(each):  # others may block
+            _safely(each.flush)
     if close:
         import ctypes
 

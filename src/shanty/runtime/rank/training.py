@@ -153,8 +153,12 @@ def _tell(framework: str, process: Any, trained: Any = None) -> None:
         advice = _ABOVE[above[0]] if above else _ADVICE[framework]
         version = str(getattr(sys.modules.get(framework), "__version__", ""))
         asked = _asked()
-        asks = any(not name or os.environ.get(name) == str(process.rank) for name in asked)
         unset = sorted(name for name in asked if name and name not in os.environ)
+        place = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+        # With a variable that is not set, the script has replaced those that are.
+        misled = bool(unset) and place != (str(process.rank), str(process.size))
+        known = any(not name or os.environ.get(name) == str(process.rank) for name in asked)
+        asks = known and not misled
     except _UNKNOWN:
         return  # better no word than a wrong one
     process.tell(

@@ -113,7 +113,7 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
         if hasattr(builtins, name):
             setattr(builtins, name, on_exit)
     atexit.register(at_exit)
-    atexit.register = remember
+    vars(atexit)["register"] = remember
 
 
 _chain()
