@@ -84,13 +84,20 @@ def test_the_first_failure_ends_the_run(shanty, flavour, how):
 def test_an_end_that_is_0_to_the_system(shanty, flavour, case):
     end, words = LOST[case]
     done = shanty("run", "--mpi", flavour, "-n", 2, shanty.script(BEFORE.format(end)))
-    assert done.returncode == (72 if case in ("_exit", "exec") else 1), done.stderr
     failure = shanty.status()["failure"]
+    if "show_help.c" in shanty.last.launcher_log.read_text():
+        # Open MPI 4.1 has lost the rank's message, which is all that tells it from os._exit(0).
+        assert flavour == "openmpi4"
+        assert (done.returncode, failure["rank"]) == (72, 1)
+        assert "MPI_Abort with code 0" in failure["fix"]
+        return
     if "did not come to the end of the program" in failure["what"]:
         # Hydra has killed what reads the rank's output before that was read.
         assert flavour in ("mpich", "intel")
+        assert done.returncode == 72
         assert "MPI_Abort" in failure["why"]
     else:
+        assert done.returncode == (72 if case in ("_exit", "exec") else 1), done.stderr
         assert words.format(os.uname().nodename) in f"{failure['what']} {failure['why']}"
         assert failure["rank"] == 1
 
@@ -153,7 +160,7 @@ def test_a_thread_that_never_ends(shanty, flavour, tmp_path):
     (shanty.home / "config.toml").write_text("stop_grace = 2\n")
     done = shanty("run", "--mpi", flavour, "-n", 2, "--workdir", tmp_path, shanty.script(STUCK))
     assert done.returncode == 1
-    assert "rank 1 does not wait any longer for its thread 'endless'" in done.stdout
+    assert "rank 1 does not wait any longer for its thread 'endless'" in done.stderr
     assert "the handler has run" in done.stdout
     assert (tmp_path / "text").read_text() == "textmore"
     assert seconds_after_start(shanty) < 10

@@ -1,7 +1,8 @@
 # ruff: noqa: PTH123, SIM115
-"""Writes in all the ways that Python completes at its end; then the rank given last fails.
+"""Writes in all the ways that Python completes at its end, then fails, in rank 1.
 
-Files are left open: that is what this is about. Arguments: how it ends, and "mpi" or "plain". The files are in the current folder.
+Files are left open: that is what this is about. Arguments: how it ends, and "mpi" or "plain". The
+files are in the current folder.
 """
 
 import atexit
