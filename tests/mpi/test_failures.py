@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runs import WORKERS, wait_for
+from shanty.runtime.logfile import last_lines
 
 LOST = {  # ends that are 0 to the system: what rank 1 does, and what is said of it
     "abort": ("c.Abort(0)", "rank 1 on {} called MPI_Abort with code 0"),
@@ -85,7 +86,7 @@ def test_an_end_that_is_0_to_the_system(shanty, flavour, case):
     end, words = LOST[case]
     done = shanty("run", "--mpi", flavour, "-n", 2, shanty.script(BEFORE.format(end)))
     failure = shanty.status()["failure"]
-    if "show_help.c" in shanty.last.launcher_log.read_text():
+    if "show_help.c" in "".join(last_lines(str(shanty.last.launcher_log), 9)):
         # Open MPI 4.1 has lost the rank's message, which is all that tells it from os._exit(0).
         assert flavour == "openmpi4"
         assert (done.returncode, failure["rank"]) == (72, 1)
