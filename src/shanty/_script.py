@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shanty.runtime.mpi.processes import LOCAL_RANK, RANK, SIZE, number
+from shanty.runtime.rank import reports
 from shanty.runtime.rundir import RUN_DIR, RunDir, append_line, write_json
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ T = TypeVar("T")
 _LOG_TO, _LOG_NAME = "SHANTY_LOG_TO", "SHANTY_LOG_NAME"  # what `_sinks` has, without loading it
 _opening = threading.Lock()
 _places: list[Sinks] = []  # once something was logged
+_known: dict[str, str] = {}  # the numbers that were logged: "finite", "reported"
+_calls = itertools.count(1)  # of `log`
 _EVERY = 0.2  # seconds between two words on how far a loop is
 
 
@@ -56,8 +60,38 @@ def log(values: dict[str, Any]) -> None:
         append_line(run.metrics, record)
     else:
         print(" ".join(f"{key}={_short(value)}" for key, value in values.items()))
+    _watch(known, rank)
     if os.environ.get(_LOG_TO):
         _opened(rank).write(known)
+
+
+def _watch(values: dict[str, Any], rank: int) -> None:
+    """Report the first NaN of each number that this process logs.
+
+    Infinity is reported where the number was finite before: the best loss so far may begin with it.
+    """
+    call = next(_calls)
+    for name, value in values.items():
+        if not isinstance(value, float) or _known.get(name) == "reported":
+            continue
+        if math.isfinite(value):
+            _known[name] = "finite"
+        elif math.isnan(value) or name in _known:
+            _known[name] = "reported"
+            step = next((each for each in ("step", "epoch") if each in values), "")
+            at = f"{step} {_short(values[step])}" if step else f"call {call} of shanty.log"
+            _report(name, _plain(value), at, rank)
+
+
+def _report(name: str, value: str, at: str, rank: int) -> None:
+    world = os.environ.get("SHANTY_WORLD", "0")
+    with contextlib.suppress(OSError, KeyError):  # the run has ended, or this is not in a run
+        channel = reports.open_reports(os.environ[reports.FIFO])
+        try:
+            found: dict[str, reports.Value] = {"name": name, "value": value, "at": at}
+            reports.send(channel, {"event": "not-finite", "rank": rank, "world": world, **found})
+        finally:
+            os.close(channel)
 
 
 def _opened(rank: int) -> Sinks:

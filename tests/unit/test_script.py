@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,37 @@ def test_what_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     one, two = (json.loads(line, parse_constant=pytest.fail) for line in lines)
     assert (one["train/loss"], one["step"]) == (0.5, 1)
     assert (two["loss"], two["most"], two["least"]) == ("NaN", "Infinity", "-Infinity")
+
+
+def test_the_first_nan_of_a_number_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each number; infinity where the number was finite before; with a step, or the call.
+
+    In a process of its own: what is known of a number is kept for the life of the process.
+    """
+    fifo = tmp_path / "reports"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    code = (
+        "import math, shanty\n"
+        "for step, loss in enumerate((1.0, math.nan, 2.0, math.nan)):\n"
+        "    shanty.log({'train/loss': loss}, step=step, best=math.inf, count=step)\n"
+        "shanty.log(epoch=3, best=0.5)\n"
+        "shanty.log(epoch=4, best=-math.inf)\n"
+        "shanty.log(accuracy=math.nan)\n"
+    )
+    environ = {RUN_DIR: str(tmp_path), "SHANTY_REPORTS": str(fifo), "OMPI_COMM_WORLD_RANK": "3"}
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **environ}, check=True)
+    told = [json.loads(line) for line in os.read(reader, 1 << 16).splitlines()]
+    os.close(reader)
+    assert {each["event"] for each in told} == {"not-finite"}
+    assert {each["rank"] for each in told} == {3}
+    assert [(each["name"], each["value"], each["at"]) for each in told] == [
+        ("train/loss", "NaN", "step 1"),
+        ("best", "-Infinity", "epoch 4"),
+        ("accuracy", "NaN", "call 7 of shanty.log"),
+    ]
 
 
 def test_without_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,8 @@ class Session:
                 self._show_trouble(status)
                 if status.alone is not None and before.alone is None:
                     self._show_alone(status.alone)
+                if status.not_finite and not before.not_finite:
+                    self._show_not_finite(status.not_finite)
                 final = status.state.final
                 if final or (status.stalled is not None and status.stalled != before.stalled):
                     self._show_stalls()
@@ -165,6 +167,15 @@ class Session:
         else:
             note(failure.what)
             _explain(failure)
+
+    def _show_not_finite(self, text: str) -> None:
+        """Say that a number which the script logs has become NaN."""
+        self._line.hide()
+        self._printer.break_line()
+        if self._show.as_json:
+            self._event("not-finite", text=text)
+        else:
+            note(text)
 
     def _show_stalls(self) -> None:
         """Show why no rank makes progress, once for each time that it happens."""
@@ -241,6 +252,8 @@ def summarise(run: RunDir, status: Status, told: Collection[str] = ()) -> None:
                 print(
                     *(f"  | {line}" for line in failure.lines[-_SHOWN:]), sep="\n", file=sys.stderr
                 )
+    if status.not_finite:
+        note(f"{red}{status.not_finite}{off}")
     logs = RunDir(run.path, status.attempt).logs
     for label, path in (("logs", logs), ("metrics", run.metrics)):
         if path.exists() and (label != "logs" or status.state is State.SUCCEEDED):

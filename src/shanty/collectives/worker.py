@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from shanty.collectives import call_sites
 from shanty.collectives.errors import CommunicationError
 from shanty.collectives.operation import Operation, Pending
+from shanty.runtime.rundir import FAILING
 
 if TYPE_CHECKING:
     from shanty.collectives.watchdog import Inquiry, State, Watchdog
@@ -415,7 +416,7 @@ class Worker:
 
     def _at_exit(self) -> None:
         """Stop before the interpreter finalises MPI; never hang, never end as if all were well."""
-        if self._process != os.getpid():
+        if self._process != os.getpid() or FAILING in os.environ:
             return
         ended = self.stop(EXIT_PATIENCE)
         if ended and self.gave_up is None:

@@ -16,7 +16,7 @@ from shanty.collectives.exchange import exchange, wait
 from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
 from shanty.collectives.settings import DYNAMIC, Settings
 from shanty.collectives.timeline import Timeline
-from shanty.runtime.rundir import RUN_DIR, RunDir
+from shanty.runtime.rundir import FAILING, RUN_DIR, RunDir
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -291,7 +291,7 @@ def _topology(comm: MPI.Intracomm, settings: Settings) -> Topology:
 
 
 def _shutdown_at_exit(process: int) -> None:
-    if os.getpid() == process:
+    if os.getpid() == process and FAILING not in os.environ:
         shutdown()
 
 

@@ -36,6 +36,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 from shanty.runtime.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
+FAILING = "SHANTY_FAILING"  # is set in a rank that ends by an error: it must not wait for others
 RESERVE = 64 << 10  # bytes; a status and the lines that tell of a failure fit many times
 _LETTERS = "23456789bcdfghjkmnpqrstvwxz"  # no two that look alike, no vowels; in their order
 

@@ -234,8 +234,10 @@ class Status:
     (which is None until the launcher's world is known). Times are seconds since 1970; `stalled`
     is since when no rank has made progress, None while they do; `activity` is what the ranks do
     while none of them says anything, as far as it shows from outside; `alone` tells that ranks each
-    train by themselves. `attempt` counts from 1; `reason` is why there is another one, or why
-    the run has no hosts yet. `trouble` is what is wrong with the way to a run that goes on.
+    train by themselves; `not_finite`, which numbers that the script logs have become NaN or
+    infinite, and on which rank first. `attempt` counts from 1; `reason` is why there is another
+    one, or why the run has no hosts yet. `trouble` is what is wrong with the way to a run that goes
+    on.
 
     Clocks that tell the date may jump, so what takes time is measured by those that never do:
     `born` is the one of the machine that submitted the run, since it was `boot`ed, at `created`;
@@ -255,6 +257,7 @@ class Status:
     attempt: int = 1
     reason: str = ""
     alone: Optional[Failure] = None
+    not_finite: str = ""
     activity: str = ""
     trouble: str = ""
     born: Optional[float] = None

@@ -20,7 +20,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import shanty
-from shanty.runtime.rundir import RUN_DIR
+from shanty.runtime.rundir import FAILING, RUN_DIR
 from shanty.xgboost.consensus import Ranks, together
 from shanty.xgboost.errors import WorldError
 from shanty.xgboost.installed import xgboost
@@ -333,7 +333,8 @@ def _at_exit() -> None:
     """Parts from the others. Where the world has failed there is no more to say: somebody has."""
     global _standing
     with suppress(xgboost.core.XGBoostError, WorldError):
-        if _standing is not None and hasattr(sys, "last_value"):  # the script ends by an error:
+        failing = hasattr(sys, "last_value") or FAILING in os.environ
+        if _standing is not None and failing:  # the script ends by an error:
             standing, _standing = _standing, None
             standing.take_down()  # the others may be anywhere
         else:

@@ -32,11 +32,16 @@ def alone(world: MpiWorld, now: float) -> Optional[Failure]:
     first = trainings[0]
     ranks = sorted({each["rank"] for each in trainings})
     worlds = "rank 0 of 1" if single else f"a rank of another world of {first['as_size']}"
+    unset = first.get("unset")
+    why = f"; the script looks for {unset}, which is not set here" if unset else ""
+    fix = first["fix"] if single else _START_ALL
+    if unset and single:
+        fix = "take the rank and the world size from RANK and WORLD_SIZE, which every MPI has here"
     return Failure(
         f"{named(ranks)} of {size} each train a model by themselves: no rank has joined another",
-        f"in each of them {first['framework']} has begun to train, and takes itself for {worlds}",
-        f"to make it one job: {first['fix'] if single else _START_ALL}; "
-        "if each is meant to train by itself: --alone ok",
+        f"in each of them {first['framework']} has begun to train, and takes itself for {worlds}"
+        + why,
+        f"to make it one job: {fix}; if each is meant to train by itself: --alone ok",
     )
 
 

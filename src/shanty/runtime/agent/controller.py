@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime import foreign, platform
+from shanty.runtime.agent.abort import abort
 from shanty.runtime.agent.activity import ActivityWatch
 from shanty.runtime.agent.alone import alone
 from shanty.runtime.agent.channel import Channel, readable
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from shanty.runtime.agent.workers import Workers
 
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
+_EXPLAINED = (WorldError.exit_code, 128 + signal.SIGTERM)  # perhaps by the launcher's last words
 _DOUBT = 2.0  # seconds for a look at the network before an end that nothing explains is told
 HUNG = 5.0  # seconds that a launcher may outlive its last rank
 _TICK = 0.5
@@ -73,8 +75,7 @@ class Controller:
         self.launcher_hung = False
         self.error = ""
         self.stopped: Optional[str] = None
-        self.gone = False
-        self.ending = False
+        self.gone = self.ending = self.deserted = False
         self.began = self.run_began = time.monotonic()
         self.called_off = False  # whoever stops the run wants no other attempt either
         self.silence = FailureDetector()  # the node agent's
@@ -149,8 +150,7 @@ class Controller:
             self.workers.dismiss("for now" if hopeful else "for good")
         self.heartbeat.end()
         self._conclude()
-        again = hopeful and not self.called_off and self._is_launchs_fault()
-        if again and self._try_again():
+        if hopeful and not self.called_off and self._is_launchs_fault() and self._try_again():
             return True
         if self.plan.may_try_again and self.workers is not None:
             lost = any(worker.state == "lost" for worker in self.workers.workers)
@@ -228,6 +228,7 @@ class Controller:
                 self._links, self._doubt = LinkCheck(self, 0, now, QUICK), now + _DOUBT
         self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
+        changed["not_finite"] = world.not_finite_text()
         if world.complete and self.status.state is State.STARTING:
             verdict = misplaced(self.plan, world) if name == TOP else None
             if verdict is not None:
@@ -239,8 +240,7 @@ class Controller:
 
     def _flush_reports(self, name: str) -> None:
         """Ask every host for what its ranks had said before a failure in this world was known."""
-        others = self.workers.workers if self.workers is not None else ()
-        names = (worker.name for worker in others if worker.live)
+        names = (w.name for w in (self.workers.workers if self.workers else ()) if w.live)
         self.worlds[name].awaited = {self.plan.lead.name, *names}
         self.tell(flush=name)
 
@@ -264,7 +264,7 @@ class Controller:
                     self.failure, self.code = verdict, code
                 self.event("failure", failure=verdict.__dict__)
                 self.ending = self.ending or name == TOP
-                self.tell(end=None if name == TOP else name, grace=FAILURE_GRACE)
+                self.tell(end=None if name == TOP else name, grace=self.plan.limits.grace)
         limit = self.plan.limits.time_limit
         if limit is not None and now > self.run_began + limit and not self.ending:
             failure = Failure(
@@ -273,10 +273,9 @@ class Controller:
                 "where while it is on",
             )
             self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan.limits.grace)
-        if not self.ending and self.launcher_code is None:
-            late_verdict = late(self.plan, self.worlds, now, self.began)
-            if late_verdict is not None:
-                self._condemn(late_verdict, 0.0)
+        starts = not self.ending and self.launcher_code is None
+        if starts and (missing := late(self.plan, self.worlds, now, self.began)) is not None:
+            self._condemn(missing, 0.0)
         self._judge_alone(now)
         self._watch_launcher(now)
 
@@ -315,6 +314,9 @@ class Controller:
 
     def _watch_launcher(self, now: float) -> None:
         """A launcher that goes on after its last rank has lost track of it; nobody waits for it."""
+        if self.ending and not self.deserted and TOP in self.worlds and self.worlds[TOP].deserted:
+            self.deserted = True
+            self.tell(end=None, grace=FAILURE_GRACE if self.code in _EXPLAINED else 0.0)
         for name, world in self.worlds.items():
             hung = world.over_since is not None and now > world.over_since + HUNG
             if hung and self.launcher_code is None and not self.ending:
@@ -404,8 +406,8 @@ class Controller:
         """No rank makes progress since then (None: they do again); a verdict ends the run."""
         self._write(stalled=since)
         if verdict is not None:
-            lines = self._with_lines(verdict.failure)
-            self._condemn(verdict._replace(failure=lines), FAILURE_GRACE)
+            failure = self._with_lines(verdict.failure)
+            self._condemn(verdict._replace(failure=failure), FAILURE_GRACE)
 
     def _service(self) -> None:
         """Keep the node agent's and the ranks' messages flowing while a request is served."""
@@ -496,8 +498,12 @@ class Controller:
         if raw and launcher == 0 and self.failure in self.ended_worlds.values():
             self.event("note", text="a world failed, but the command ended well")
             self.failure = self.code = None
+        open_end = self.code is None or self.failure in self.ended_worlds.values()
         if self.stopped is None and self.code is None:
             self._judge_end(launcher)
+        found = abort(self.run_dir, self.worlds, self.failure) if open_end else None
+        if self.stopped is None and found is not None:
+            self.failure, self.code = self._with_lines(found.failure), found.code
         if self.failure is not None and self._store is not None:
             self.failure = self._store.explained(self.failure)
 
@@ -511,15 +517,13 @@ class Controller:
         times: Dict[str, Any] = {"ended": time.time(), "lasted": time.monotonic() - self.run_began}
         said = self.queue_word.answer() if self.queue_word is not None else {}
         if said and (self.stopped is not None or ended_by_term(self.failure, self.code)):
-            final = said["state"].final
-            self._write(**said, **(times if final else {}))
+            self._write(**said, **(times if said["state"].final else {}))
             return
         if self.stopped is not None:
             self._write(state=State.STOPPED, exit_code=STOPPED_EXIT, failure=None, **times)
             return
-        failed = self.failure is not None
         self._write(
-            state=State.FAILED if failed else State.SUCCEEDED,
+            state=State.SUCCEEDED if self.failure is None else State.FAILED,
             exit_code=self.code or 0,
             failure=self.failure,
             **times,

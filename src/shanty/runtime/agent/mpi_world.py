@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.errors import WorldError
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
@@ -16,6 +16,7 @@ SETTLE = 0.15  # seconds in which a failure that came first may still be reporte
 FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 _PROBING = ("lightning", "lightning_fabric", "pytorch_lightning")  # they ask MPI for its size only
+_SHOWN = 3  # ranks, and logged numbers, that are named
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
 
@@ -60,6 +61,8 @@ class MpiWorld:
         self.over_since: Optional[float] = None  # when its last rank ended
         self.trainings: List[Mapping[str, Any]] = []  # what ranks told of their first step
         self.training_since = 0.0
+        # Numbers that are logged, with "NaN" or the like: at which step each rank had it first.
+        self.not_finite: Dict[Tuple[str, str], Dict[int, str]] = {}
         self.awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._first_failure: Optional[float] = None
         self._known_since = 0.0  # when that was reported
@@ -94,6 +97,9 @@ class MpiWorld:
         elif event == "training":
             self.training_since = self.training_since or now
             self.trainings.append(report)
+        elif event == "not-finite":
+            found = self.not_finite.setdefault((str(report["name"]), str(report["value"])), {})
+            found.setdefault(number, str(report["at"]))
         elif event == "crashed":
             rank.why = rank.why or report["where"]
         elif event == "spawning":
@@ -170,10 +176,29 @@ class MpiWorld:
             rank.host,
         )
 
+    def not_finite_text(self) -> str:
+        """Which logged numbers have become NaN or infinite, on which rank first; "" for none."""
+        texts = []
+        for (name, value), ranks in self.not_finite.items():
+            first, *others = sorted(ranks.items(), key=lambda each: _natural(each[1]))
+            text = f"{name} became {value} on rank {first[0]} at {first[1]}"
+            if others:
+                more = f" and {len(others) - _SHOWN} more ranks" if len(others) > _SHOWN else ""
+                shown = (f"on rank {rank} at {at}" for rank, at in others[:_SHOWN])
+                text += f", then {', '.join(shown)}{more}"
+            texts.append(text)
+        more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        return "; ".join(texts[:_SHOWN]) + more
+
     @property
     def up(self) -> int:
         """The number of ranks that have started."""
         return sum(1 for rank in self.ranks.values() if rank.started)
+
+    @property
+    def deserted(self) -> bool:
+        """True when every rank that has started has ended."""
+        return bool(self.ranks) and all(rank.ended is not None for rank in self.ranks.values())
 
     @property
     def joined(self) -> int:
@@ -208,7 +233,7 @@ class MpiWorld:
                 return None
             culprit = self._culprit()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
-            if culprit.code in _LAUNCHERS_DOING and leavers:
+            if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
             return self._blame(culprit)
         if self.mismatch:
@@ -277,7 +302,8 @@ class MpiWorld:
         return Failure(
             f"rank {rank.rank} on {rank.host} ended with exit code 0 without MPI_Finalize",
             "the other ranks wait for it for ever",
-            "let every rank reach the end of the script; os._exit() skips MPI_Finalize",
+            "let every rank reach the end of the script; os._exit(), os.execv() and MPI_Abort with "
+            "code 0 skip MPI_Finalize",
             rank.rank,
             rank.host,
         )
@@ -291,7 +317,7 @@ class MpiWorld:
         failed = [rank for rank in self.ranks.values() if rank.at_fault]
         if any(rank.oom for rank in failed):
             failed = [rank for rank in failed if rank.oom or rank.why]
-        return min(failed, key=lambda r: (r.code in _LAUNCHERS_DOING, r.failed))
+        return min(failed, key=lambda r: (r.code in LAUNCHERS_DOING, r.failed))
 
     def _blame(self, rank: Rank) -> Failure:
         code = rank.code or 0
@@ -338,9 +364,17 @@ class MpiWorld:
         return code if code >= 0 else 128 - code
 
 
+def _natural(at: str) -> float:
+    """The number in "step 12"."""
+    try:
+        return float(at.split()[1])
+    except (ValueError, IndexError):
+        return 0.0
+
+
 _LIBRARY = ("mapped", "loading", "linked")  # events that tell of a process' libmpi
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
-_LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
+LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",

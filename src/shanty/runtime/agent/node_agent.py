@@ -65,6 +65,7 @@ class _Program:
         self.report = {key: report[key] for key in ("rank", "world")}
         self.pids: Set[int] = set()
         self.wrapper = 0
+        self.failed = False  # it is ending by itself, which takes a moment
         self.started = now
         self.looks = 0
         self.done = False
@@ -223,6 +224,7 @@ class NodeAgent:
                 program = self.programs[key] = _Program(report, time.monotonic())
             program.add(report)
             program.done = program.done or report.get("event") in ("joined", "exited")
+            program.failed = program.failed or report.get("event") == "failed"
             more: Dict[str, Any] = {}
             if report.get("event") == "joined":
                 self.last_joined = time.time()
@@ -280,6 +282,7 @@ class NodeAgent:
         """Make this host ready for ranks and say so; false where that cannot be."""
         if self.plan.lead.container or self.plan.lead.connection.get("kind") == "pod":
             self._look_at_limits()
+        shared = {**shared, "SHANTY_STOP_GRACE": f"{self.plan.limits.grace:g}"}
         self.environment = environment(self.plan.lead.environment, shared, os.environ)
         if self.plan.scripted:
             from shanty.runtime.agent.rank_script import prepare
@@ -418,10 +421,9 @@ class NodeAgent:
         self.leftovers |= shared_memory_of(pids, self.born)
         if grace > 0:
             programs = [p for p in self.programs.values() if world in (None, p.report["world"])]
-            for program in programs:
-                for pid in program.pids:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGTERM)
+            for pid in [pid for program in programs if not program.failed for pid in program.pids]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
             if not programs and world is None and self.launcher.code is None and self.launcher.pid:
                 os.kill(self.launcher.pid, signal.SIGTERM)
         self.ending.append((time.monotonic() + grace, world))

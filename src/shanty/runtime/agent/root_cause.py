@@ -95,6 +95,18 @@ def at_end(
             code if passed_on else LaunchError.exit_code,
             quotes_launcher=True,
         )
+    unended = sorted(r.rank for r in top.ranks.values() if r.ended is None) if top else []
+    if unended and not plan.raw:
+        return Verdict(
+            Failure(
+                f"{named(unended)} of {expected} did not come to the end of the program",
+                "the launcher has ended them, and ended with 0 itself, as it does when a rank "
+                "calls MPI_Abort with code 0",
+                "see the last lines of the ranks with `shanty logs`",
+            ),
+            WorldError.exit_code,
+            quotes_launcher=True,
+        )
     if expected is not None and (top is None or top.up < expected):
         missing = [rank for rank in range(expected) if top is None or rank not in top.ranks]
         return Verdict(

@@ -21,6 +21,10 @@ RANK = ("SHANTY_STEP_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZE = ("SHANTY_STEP_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_RANK = ("SHANTY_STEP_LOCAL", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LOCAL_SIZE = ("SHANTY_STEP_LOCALS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# What ranks find under every MPI, since scripts that were written for another one ask for it. Not
+# PMIX_RANK, which keeps MPICH's singletons from starting, nor SLURM_PROCID, by which frameworks
+# assume a job of Slurm.
+_EVERYWHERE = (RANK[1:3], SIZE[1:], LOCAL_RANK[1:], LOCAL_SIZE[1:])
 
 # What leads a program to its launcher: without it MPI_Init makes a world of one process. What says
 # the place of a rank is not among it. Open MPI 4.1 would start a daemon then, unless it is told so;
@@ -46,6 +50,12 @@ def of_step(words: list[str]) -> dict[str, str]:
         counts += [int(count)] * int(times.rstrip(")") or 1)
     local_size = counts[int(node)] if int(node) < len(counts) else 1
     return dict(zip(STEP_PLACE, (rank, size, local, str(local_size))))
+
+
+def place_everywhere(rank: int, size: int, local: int, local_size: int) -> dict[str, str]:
+    """Returns a rank's place in the names that the launchers of all MPIs use."""
+    values = (rank, size, local, local_size)
+    return {name: str(value) for names, value in zip(_EVERYWHERE, values) for name in names}
 
 
 def leave_launcher(environ: MutableMapping[str, str]) -> dict[str, str]:

@@ -44,6 +44,7 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
+_HELD = 10.0  # seconds beyond the run's grace that a failed rank's end is kept from the launcher
 
 
 def main(argv: list[str]) -> int:
@@ -66,6 +67,7 @@ def main(argv: list[str]) -> int:
     foreign.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
+    environ.update(processes.place_everywhere(rank, size, local, local_size))
     _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
     _as_torchrun(rank, size, local_size)
@@ -228,6 +230,7 @@ class _Rank:
         self.pid = 0
         self.advice = ""  # where it fails
         self.mute = False  # its output cannot be kept
+        self.dismissed = False  # the launcher ends its ranks by itself
 
     def run_contained(self, line: Line, refused: tuple[str, str] | None) -> int:
         """Starts what is a container's, unless it is refused; returns its exit code."""
@@ -269,6 +272,8 @@ class _Rank:
             self.copies.close()
         advice = {"fix": self.advice} if self.advice and code > 0 else {}
         self._tell(event="exited", pid=pid, code=code, at=at, **advice)
+        if code != 0 and self.report["world"] == "0":
+            self._wait_for_end(wake)
         return code if code >= 0 else 128 - code
 
     def refuse(self, text: str, fix: str, code: int = 2) -> int:
@@ -277,6 +282,21 @@ class _Rank:
         self.writer.close()
         self._tell(event="exited", code=code, why=text, fix=fix, at=time.monotonic())
         return code
+
+    def _wait_for_end(self, wake: int) -> None:
+        """Wait until the node agent ends the run, which gives the other ranks time to write.
+
+        A launcher ends them as soon as it learns that a rank failed, Hydra by SIGKILL.
+        """
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self.channel, 0)
+        end = time.monotonic() + float(os.environ.get("SHANTY_STOP_GRACE", "5")) + _HELD
+        while not self.dismissed and time.monotonic() < end:
+            for fd, _ in poll.poll(1000):
+                if fd == self.channel:
+                    return
+                os.read(wake, 512)
 
     def _explain(self, code: int) -> None:
         """Tell what can be found out of a program that failed."""
@@ -345,6 +365,7 @@ class _Rank:
             self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int, _frame: object = None) -> None:
+        self.dismissed = True
         if self.pid:
             try:  # noqa: SIM105  contextlib is not light
                 os.kill(self.pid, number)

@@ -210,11 +210,10 @@ class RankProcess:
             self.tell("finalized")
 
     def die(self, code: int, why: str, fix: str = "") -> None:
-        """Ends a rank that failed, at once: MPI_Finalize would wait for the others for ever."""
+        """Ends a rank that failed: MPI_Finalize would wait for the others for ever."""
         self.failing = True
         self.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
-        atexit._run_exitfuncs()
-        _leave(code)
+        load_part("rank/ending").end(self.rank, code)
 
     def refused(self, error: str) -> None:
         """Ends a rank whose pool got no workers of MPI: it would wait for their results for ever.
@@ -222,7 +221,9 @@ class RankProcess:
         From any thread. Exit handlers are left out, because some of them wait for the pool.
         """
         self.tell("failed", code=1, why=f"{reports.UNSPAWNED}: {error}", at=time.monotonic())
-        _leave(1)
+        ending = load_part("rank/ending")
+        ending.write_files(close=False)
+        ending.leave(1)
 
 
 def words(error: BaseException) -> str:
@@ -234,13 +235,18 @@ def words(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _leave(code: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue
-    os._exit(code)
+def exit_status(status: object) -> tuple[int, str]:
+    """Returns the exit code that sys.exit(status) means, and why the rank ends; 0 is success."""
+    if status is None:
+        return 0, ""
+    if not isinstance(status, int):
+        return 1, str(status)
+    if status and status & 0xFF == 0:
+        return 1, (
+            f"sys.exit({status}): an exit code has 8 bits, so this one is 0 to the system; "
+            "the run counts it as a failure"
+        )
+    return status & 0xFF, f"sys.exit({status!r})"
 
 
 class ImportFollower:

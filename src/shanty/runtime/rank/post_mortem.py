@@ -18,6 +18,8 @@ _DISTRIBUTIONS = {
     "pkg_resources": "setuptools", "serial": "pyserial", "git": "gitpython",
     "dotenv": "python-dotenv", "osgeo": "gdal", "faiss": "faiss-cpu",
 }  # fmt: skip
+_OF_LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "MV2_", "MPI_LOCAL", "SLURM_", "PALS_", "JSM_", "FLUX_")
+_EVERYWHERE = "RANK, WORLD_SIZE and LOCAL_RANK are, under every MPI: use them as they are"
 _STORE = f"{os.sep}store{os.sep}"  # environments there were made after the one of the user
 _IN_A_GRAPH = (
     r"^(?!Node: )(?: +\(\d+\) [A-Z_ ]+:  |\{\{.*?\}\} )?([A-Za-z_]\w*: .*?)"
@@ -62,6 +64,9 @@ def reason(error: BaseException) -> str:
 
 def advice(error: BaseException) -> str:
     """Return what to do about an exception that ended a script; "" where that is not known."""
+    fix = _of_variables(error)
+    if fix:
+        return fix
     module = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and "module '" in str(error):
         module = str(error).split("module '")[1].partition("'")[0]
@@ -76,6 +81,24 @@ def advice(error: BaseException) -> str:
     if not fix and isinstance(error, ModuleNotFoundError):
         fix = how_to_install(module)
     return fix
+
+
+def _of_variables(error: BaseException) -> str:
+    """Return what to do where a script has looked for its rank in another launcher's variables."""
+    environ = os.environ
+    if isinstance(error, KeyError):
+        name = str(error.args[0]) if error.args else ""
+        if not name.startswith(_OF_LAUNCHERS) or name in environ:
+            return ""
+        return f"{name} is not set here; {_EVERYWHERE}"
+    rank, size = environ.get("OMPI_COMM_WORLD_RANK"), environ.get("OMPI_COMM_WORLD_SIZE")
+    own = environ.get("RANK"), environ.get("WORLD_SIZE")
+    if rank is None or own == (rank, size) or "address already in use" not in str(error).lower():
+        return ""
+    return (
+        f"the script has set RANK={own[0]} and WORLD_SIZE={own[1]} in rank {rank} of {size}, "
+        f"perhaps from a variable that is not set here; {_EVERYWHERE}"
+    )
 
 
 def _in_the_way(module: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+_ADVISED = (ImportError, AttributeError, KeyError, OSError, RuntimeError)
 _OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from where the caller does
 
 
@@ -139,19 +140,16 @@ def _run(words: list[str]) -> None:
     except SystemExit as error:
         if _is_child(process):
             raise
-        if process is not None and not process.in_mpi and isinstance(error.code, str):
-            process.tell("failed", code=1, why=error.code, at=time.monotonic())
-        if process is None or not process.in_mpi:
+        code, why = module.exit_status(error.code)
+        hidden = isinstance(error.code, int) and code != error.code & 0xFF  # 0 to the system
+        if process is None or not (process.in_mpi or hidden):
+            if process is not None and isinstance(error.code, str):
+                process.tell("failed", code=code, why=why, at=time.monotonic())
             raise
-        if error.code is None:
-            return
-        if isinstance(error.code, int):
-            code, why = error.code & 0xFF, f"sys.exit({error.code!r})"
-        else:  # as Python does
-            code, why = 1, str(error.code)
-            print(error.code, file=sys.stderr)
         if code == 0:
             return
+        if not isinstance(error.code, int):  # as Python does
+            print(error.code, file=sys.stderr)
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
@@ -165,7 +163,7 @@ def _run(words: list[str]) -> None:
             sys.excepthook(type(error), error, error.__traceback__)
         if process is not None and "\n" in why:  # perhaps words of a framework around the cause
             why = module.load_part("rank/post_mortem").reason(error)
-        if process is not None and isinstance(error, (ImportError, AttributeError)):
+        if process is not None and isinstance(error, _ADVISED):
             try:
                 post_mortem = module.load_part("rank/post_mortem")
                 fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)

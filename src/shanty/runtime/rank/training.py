@@ -64,9 +64,11 @@ _ABOVE = {
     "pytorch_lightning": 'Trainer(strategy="ddp", devices=…, num_nodes=…) with as many as there '
     "are ranks",
 }
-# A script that asks for its rank knows what it does: a sweep has each rank train by itself.
+# A script that asks for its rank knows what it does: a sweep has each rank train by itself. Not one
+# that sets a variable, or asks for one that is not set here.
 _ASKS_RANK = re.compile(
-    r"""["'](?:RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK|SLURM_PROCID)["']"""
+    r"""["'](RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK|SLURM_PROCID|MV2_COMM_WORLD_RANK|"""
+    r"""PALS_RANKID|JSM_NAMESPACE_RANK|FLUX_TASK_RANK)["'](?!\s*\]\s*=(?!=))"""
     r"""|\bshanty\.rank\b|\bfrom\s+shanty\s+import\b[^\n]*\brank\b"""
 )
 _FOREIGN = ("/site-packages/", "/dist-packages/")
@@ -150,7 +152,13 @@ def _tell(framework: str, process: Any, trained: Any = None) -> None:
         rank, size = _world(process, trained)
         advice = _ABOVE[above[0]] if above else _ADVICE[framework]
         version = str(getattr(sys.modules.get(framework), "__version__", ""))
-        asks = _asks_rank()
+        asked = _asked()
+        unset = sorted(name for name in asked if name and name not in os.environ)
+        place = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+        # With a variable that is not set, the script has replaced those that are.
+        misled = bool(unset) and place != (str(process.rank), str(process.size))
+        known = any(not name or os.environ.get(name) == str(process.rank) for name in asked)
+        asks = known and not misled
     except _UNKNOWN:
         return  # better no word than a wrong one
     process.tell(
@@ -159,6 +167,7 @@ def _tell(framework: str, process: Any, trained: Any = None) -> None:
         as_rank=rank,
         as_size=size,
         asks_rank=asks,
+        unset=", ".join(unset),
         args=zlib.crc32("\0".join(sys.argv[1:]).encode(errors="replace")),
         fix=advice,
     )
@@ -223,8 +232,12 @@ def _horovod() -> World | None:
     return None
 
 
-def _asks_rank() -> bool:
-    """Return True where the script, or a module of the user's, has a word for its rank."""
+def _asked() -> set[str]:
+    """Return the variables of a rank's number that the script, or a module of the user's, names.
+
+    "" stands for `shanty.rank`.
+    """
+    found: set[str] = set()
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
     library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     for module in list(sys.modules.values()):
@@ -239,8 +252,8 @@ def _asks_rank() -> bool:
                 text = file.read(_LONGEST)
         except OSError:
             continue
-        if _ASKS_RANK.search(text):
-            return True
-    if getattr(sys.modules.get("__main__"), "__file__", None):
-        return False
-    return any(_ASKS_RANK.search(word) for word in getattr(sys, "orig_argv", ()))  # python -c CODE
+        found.update(_ASKS_RANK.findall(text))
+    if not getattr(sys.modules.get("__main__"), "__file__", None):  # python -c CODE
+        for word in getattr(sys, "orig_argv", ()):
+            found.update(_ASKS_RANK.findall(word))
+    return found

@@ -36,6 +36,16 @@ def test_all_ranks_train_as_the_only_one() -> None:
     assert "share it" in found.fix
 
 
+def test_a_variable_that_is_not_set_is_named() -> None:
+    world = started(2)
+    train(world, 0, unset="SLURM_PROCID")
+    train(world, 1, unset="SLURM_PROCID")
+    found = alone(world, 5.0)
+    assert found is not None
+    assert "the script looks for SLURM_PROCID, which is not set here" in found.why
+    assert "RANK and WORLD_SIZE" in found.fix
+
+
 def test_the_others_may_be_behind() -> None:
     world = started(3)
     train(world, 0)

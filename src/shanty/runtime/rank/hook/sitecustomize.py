@@ -84,12 +84,17 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
     import atexit
     import builtins
 
-    code = 0
-    leave, report = sys.exit, sys.excepthook
+    code, why = 0, ""
+    leave, report, register = sys.exit, sys.excepthook, atexit.register
+    later = []  # exit handlers that have run when `at_exit` does
+
+    def remember(handler, *args, **kwargs):  # type: ignore[no-untyped-def]
+        later.append(handler)
+        return register(handler, *args, **kwargs)
 
     def on_exit(status=None):  # type: ignore[no-untyped-def]
-        nonlocal code
-        code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+        nonlocal code, why
+        code, why = sys.modules["_shanty_instrumentation"].exit_status(status)
         leave(status)
 
     def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
@@ -99,13 +104,16 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
 
     def at_exit() -> None:
         if code and process.in_mpi and not process.failing:
-            process.die(code, f"sys.exit({code})")
+            for handler in later:  # else they run twice
+                atexit.unregister(handler)
+            process.die(code, why)
 
     sys.exit, sys.excepthook = on_exit, on_error
     for name in ("exit", "quit"):
         if hasattr(builtins, name):
             setattr(builtins, name, on_exit)
     atexit.register(at_exit)
+    vars(atexit)["register"] = remember
 
 
 _chain()

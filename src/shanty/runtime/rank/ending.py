@@ -1,0 +1,161 @@
+"""Ends a failed rank as Python ends, except that MPI_Finalize is not called.
+
+MPI_Finalize would wait for the other ranks. Everything that Python does before it is done here, in
+the same order and within a bound: threads are joined, exit handlers run, open files are written and
+closed. Loaded by a rank that fails, and never before.
+"""
+
+from __future__ import annotations
+
+import _io
+import _thread
+import atexit
+import contextlib
+import gc
+import os
+import signal
+import stat
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, NoReturn
+
+GRACE = "SHANTY_STOP_GRACE"  # the variable with the seconds that ranks have from SIGTERM to SIGKILL
+_THREADS, _ALL = 0.8, 0.95  # the shares of them in which threads, and everything, has to end
+# Writers that are not files of `io`, by their modules: all write their last part when closed.
+_WRITERS = (("zipfile", "ZipFile"), ("shelve", "Shelf"), ("h5py", "File"))
+_BUFFERS = (_io.BufferedWriter, _io.BufferedRandom, _io.BufferedRWPair)
+_FAILING = "SHANTY_FAILING"  # as in `rundir`: exit handlers of shanty's own look for it
+
+
+def end(rank: int, code: int) -> NoReturn:
+    """Ends this process with `code`; at the latest just before SIGKILL would."""
+    ignore_term()
+    os.environ[_FAILING] = "1"
+    began = time.monotonic()
+    grace = float(os.environ.get(GRACE, "5"))
+    _thread.start_new_thread(_give_up, (rank, code, grace * _ALL))
+    write_files(close=False)  # whatever comes of the rest
+    _join_threads(rank, began + grace * _THREADS)
+    _safely(atexit._run_exitfuncs)
+    write_files(close=True)
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process at once, after what it has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            _safely(stream.flush)
+    os._exit(code)
+
+
+def ignore_term() -> None:
+    """Lets the end of the run not interrupt this process, which is ending by itself."""
+    _safely(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))  # not outside the main thread
+
+
+def _safely(call: Callable[[], object]) -> None:
+    """Call it; what it raises must not keep the rank from its end."""
+    with contextlib.suppress(BaseException):  # Python itself would go on, too
+        call()
+
+
+def _join_threads(rank: int, until: float) -> None:
+    """Wait for the threads that Python waits for, and for the work that was submitted to pools."""
+    threading = sys.modules.get("threading")
+    if threading is None:
+        return
+    over = _thread.allocate_lock()
+    over.acquire()
+
+    def finish_pools() -> None:  # what threading calls before it joins threads
+        for call in reversed(threading._threading_atexits):
+            _safely(call)
+        over.release()
+
+    _thread.start_new_thread(finish_pools, ())
+    over.acquire(timeout=max(0.0, until - time.monotonic()))
+    main = threading.main_thread()
+    while True:
+        left = [t for t in threading.enumerate() if not t.daemon and t is not main]
+        seconds = until - time.monotonic()
+        if not left or seconds <= 0:
+            break
+        left[0].join(seconds)
+    if left:
+        names = ", ".join(f"{t.name!r}{_place(t.ident)}" for t in left)
+        _say(rank, f"does not wait any longer for its thread{'s' * (len(left) > 1)} {names}")
+
+
+def _give_up(rank: int, code: int, seconds: float) -> None:
+    """End a process whose exit handlers, or files, have not come to an end by then."""
+    time.sleep(seconds)
+    threading = sys.modules.get("threading")
+    where = _place(threading.main_thread().ident) if threading is not None else ""
+    _say(rank, f"does not wait any longer for its exit handlers and open files{where}")
+    os._exit(code)
+
+
+def _place(thread: Any) -> str:
+    """Return where a thread is, in parentheses."""
+    gc.disable()  # before Python 3.12, the next call may wait for it, and it for the call
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(os.__file__)):
+        frame = frame.f_back  # of the standard library, as the loop of a thread is
+    if frame is None or frame.f_code.co_filename == __file__:
+        return ""
+    return f" ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+
+
+def _say(rank: int, what: str) -> None:
+    os.write(2, f"shanty: rank {rank} {what}\n".encode(errors="replace"))
+
+
+def write_files(*, close: bool) -> None:
+    """Write what open files still hold back; with `close` what they write at their end, too."""
+    own = {id(stream) for stream in _standard_streams()}
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
+    writers = tuple(kind for kind in kinds if isinstance(kind, type) and close)
+    # What writes into another file comes first: texts, then compressed data, then files.
+    files: List[List[Any]] = [[], [], []]
+    gc.unfreeze()  # else objects that the script has frozen are not found
+    for each in gc.get_objects():
+        kind = type(each)  # isinstance() would run code of some objects
+        if issubclass(kind, writers):
+            files[1].append(each)
+        elif issubclass(kind, _io._IOBase) and id(each) not in own:
+            files[_layer(kind)].append(each)
+    for each in (*files[0], *files[1], *files[2]):
+        if close:
+            _safely(each.close)
+        elif _is_on_disk(each):  # others may block
+            _safely(each.flush)
+    if close:
+        import ctypes
+
+        _safely(lambda: ctypes.CDLL(None).fflush(None))  # those of C
+
+
+def _layer(kind: type) -> int:
+    if issubclass(kind, _io._TextIOBase):
+        return 0
+    return 2 if issubclass(kind, (*_BUFFERS, _io._RawIOBase)) else 1
+
+
+def _is_on_disk(file: Any) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except Exception:  # noqa: BLE001  it is closed, in memory, or a class of the script's own
+        return False
+
+
+def _standard_streams() -> List[Any]:
+    """Return the streams that stay open, with what is beneath them."""
+    streams: List[Any] = [sys.stdin, sys.stdout, sys.stderr]
+    streams += [sys.__stdin__, sys.__stdout__, sys.__stderr__]
+    for name in ("buffer", "raw"):
+        streams += [getattr(each, name, None) for each in streams]
+    return streams
