@@ -74,7 +74,8 @@ def allgather(
             counted = _back(name and f"{name}.rows")
             (every,) = allgather([tf.stack([rows])], counted, process_set, False)
             place = process_set.rank()
-            starts = tf.unstack(tf.reduce_sum(every[:place], 0), num=len(rows))
+            with tf.control_dependencies([every]):  # of which rank 0 needs no element
+                starts = tf.unstack(tf.reduce_sum(every[:place], 0), num=len(rows))
             parts = zip(averages, starts, rows, strict=True)
             return [average[start : start + count] for average, start, count in parts]
 
@@ -104,7 +105,8 @@ def broadcast(
             how = Op.AVERAGE, 1.0, 1.0, process_set, False, ignore_name_scope
             (average,) = allreduce([gradient], _back(name), *how)
             is_root = process_sets.current().topology.rank == root_rank
-            return average if is_root else tf.zeros_like(average)
+            with tf.control_dependencies([average]):  # all ranks take part, for the root's sake
+                return average if is_root else tf.zeros_like(average)
 
         return result, back
 
