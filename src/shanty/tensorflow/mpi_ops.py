@@ -187,7 +187,7 @@ def reducescatter(
         def back(*gradients: Tensor) -> list[Tensor]:
             ranks = process_set.size() or 1
             factor = prescale * postscale * (ranks if op is Op.SUM else 1)
-            scaled = [one * tf.cast(factor, one.dtype) for one in gradients]
+            scaled = [_scaled(one, factor) for one in gradients]
             return allgather(scaled, _back(name), process_set, grouped, ignore_name_scope)
 
         return results, back
@@ -207,6 +207,12 @@ def join() -> Tensor:
 
     (last,) = run([], array_calls.join, [Outcome(tf.int32, [])], global_process_set, results)
     return last
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    if tensor.dtype in (tf.float16, tf.bfloat16):  # which may not know the factor
+        return tf.cast(tf.cast(tensor, tf.float32) * factor, tensor.dtype)
+    return tensor * tf.cast(factor, tensor.dtype)
 
 
 def _word(kind: str, grouped: bool) -> str:

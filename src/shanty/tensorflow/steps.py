@@ -27,6 +27,7 @@ from shanty.collectives.array_calls import Array
 from shanty.collectives.errors import ArgumentError, DuplicateNameError, HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Kind, Request
+from shanty.tensorflow.errors import of_tensorflow
 from shanty.tensorflow.installed import tf, v1
 from shanty.tensorflow.memory import array_of, tensor_of
 
@@ -61,8 +62,9 @@ def run(
         request.
     """
     if tf.executing_eagerly():
-        request = prepare(*map(array_of, tensors))
-        array_calls.done(request, process_set)
+        with of_tensorflow():
+            request = prepare(*map(array_of, tensors))
+            array_calls.done(request, process_set)
         return [tensor_of(each) for each in results(request)]
     step = _Step(prepare, results, process_set)
     return step.place(list(tensors), outcomes)
@@ -201,7 +203,8 @@ def _session_tokens(graph: Any) -> _Tokens:
         return taken
 
     def wait(number: Any) -> Any:
-        return v1.cond(number > 0, lambda: tf.identity(reader.get_next()), lambda: tf.constant(0, tf.int64))
+        none = tf.zeros([], tf.int64)
+        return v1.cond(number > 0, reader.get_next, lambda: tf.identity(none))
 
     with tf.control_dependencies(None):
         kind = tf.TensorSpec([], tf.int64)
