@@ -165,7 +165,8 @@ def _run(words: list[str]) -> None:
             sys.excepthook(type(error), error, error.__traceback__)
         if process is not None and "\n" in why:  # perhaps words of a framework around the cause
             why = module.load_part("rank/post_mortem").reason(error)
-        if process is not None and isinstance(error, (ImportError, AttributeError)):
+        kinds = (ImportError, AttributeError, TypeError, ValueError)
+        if process is not None and isinstance(error, kinds):
             try:
                 post_mortem = module.load_part("rank/post_mortem")
                 fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)
