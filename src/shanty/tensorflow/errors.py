@@ -1,12 +1,15 @@
-"""The errors of collectives where TensorFlow is eager: of TensorFlow's classes and of Horovod's.
+"""The errors of collectives: of TensorFlow's classes and of Horovod's at once.
 
-A script may expect either. In a graph they are TensorFlow's alone, with the same text.
+A script may expect either. What a Python function raises in a graph comes out of it as TensorFlow's
+UnknownError, or InvalidArgumentError for a ValueError, with name and text in its message. So
+TensorFlow's class is told to make a `GraphError` of such a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from shanty.collectives import errors
 from shanty.tensorflow.installed import tf
@@ -31,6 +34,27 @@ class DuplicateNameError(tf.errors.InvalidArgumentError, errors.DuplicateNameErr
 class ProcessSetError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
     """A process set is not registered, or this rank is not in it."""
 
+
+class GraphError(  # type: ignore[misc]
+    tf.errors.UnknownError, tf.errors.FailedPreconditionError, errors.HorovodInternalError
+):
+    """A HorovodInternalError from within a graph."""
+
+    def __init__(self, node_def: Any, op: Any, message: str, *args: Any) -> None:
+        code = tf.errors.FAILED_PRECONDITION
+        tf.errors.OpError.__init__(self, node_def, op, message, code, *args)
+
+
+def _made(kind: Any, *args: Any, **named: Any) -> Any:
+    """Make an UnknownError, or one that says more."""
+    words = f"{errors.HorovodInternalError.__name__}: "
+    message = named.get("message", args[2] if len(args) > 2 else None)
+    if kind is tf.errors.UnknownError and words in str(message):
+        kind = GraphError
+    return Exception.__new__(kind, *args)
+
+
+tf.errors.UnknownError.__new__ = _made
 
 _CLASSES: dict[type[Exception], type[Exception]] = {
     errors.HorovodInternalError: HorovodInternalError,

@@ -50,7 +50,7 @@ def reason(error: BaseException) -> str:
     import re
 
     text = str(error)
-    if type(error).__module__.startswith("tensorflow."):
+    if any(each.__module__.startswith("tensorflow.") for each in type(error).__mro__):
         found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
         if found:
             return found[1]

@@ -45,7 +45,8 @@ def keras(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         AttributeError("'Sequential' object has no attribute 'fit_generator'"),
         AttributeError("'SGD' object has no attribute 'lr'"),
         ValueError("Invalid filepath extension for saving. Please add either a `.keras` …"),
-        ValueError("File format not supported: filepath=m. Keras 3 only supports V3 `.keras` files"),
+        ValueError("File format not supported: filepath=m. "
+                   "Keras 3 only supports V3 `.keras` files"),
         ValueError("The filename must end in `.weights.h5`. Received: filepath=w"),
         ValueError("Unrecognized keyword arguments passed to Dense: {'weights': [1]}"),
         AttributeError("module 'keras._tf_keras.keras.layers' has no attribute 'experimental'"),
