@@ -35,8 +35,10 @@ class ProcessSetError(tf.errors.InvalidArgumentError, ValueError):  # type: igno
     """A process set is not registered, or this rank is not in it."""
 
 
-class GraphError(  # type: ignore[misc]
-    tf.errors.UnknownError, tf.errors.FailedPreconditionError, errors.HorovodInternalError
+class GraphError(
+    tf.errors.UnknownError,  # type: ignore[misc]
+    tf.errors.FailedPreconditionError,  # type: ignore[misc]
+    errors.HorovodInternalError,
 ):
     """A HorovodInternalError from within a graph."""
 
