@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 
 from runs import WORKERS, wait_for
-<<<<<<< HEAD
-from shanty.runtime.rundir import read_json
-=======
 from shanty.runtime.logfile import last_lines
->>>>>>> g
+from shanty.runtime.rundir import read_json
 
 LOST = {  # ends that are 0 to the system: what rank 1 does, and what is said of it
     "abort": ("c.Abort(0)", "rank 1 on {} called MPI_Abort with code 0"),

@@ -26,6 +26,7 @@ _COMBINED: dict[str, Callable[..., Any]] = {
 }
 
 
+_HALF = ("float16", "bfloat16")
 _ALIGNMENT = 64  # bytes; TensorFlow and JAX take such memory over without a copy
 
 
@@ -87,7 +88,9 @@ class _ArrayKernels(Kernels):
 
     def scale(self, tensors: Sequence[Array], factor: Any) -> None:
         for each in tensors:
-            np.multiply(each, factor, out=each, casting="unsafe")
+            # float16 would take the factor as a float16, too, which may not know it
+            kind = np.float32 if each.dtype.name in _HALF else None
+            np.multiply(each, factor, out=each, casting="unsafe", dtype=kind)
 
     def divide(self, tensors: Sequence[Array], ranks: int) -> None:
         for each in tensors:

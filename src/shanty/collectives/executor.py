@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -113,38 +114,43 @@ class Executor:
             outputs += each.outputs
             each.results = each.outputs
         with self._kernels.writing():
-            if given is not outputs and (how.prescale != 1 or how.op is Op.ADASUM):
-                self._kernels.copy_all(outputs, given)
-                given = outputs
-            self._scale(outputs, how.prescale)
             if how.op is Op.ADASUM:
+                if given is not outputs:
+                    self._kernels.copy_all(outputs, given)
+                self._scale(outputs, how.prescale)
                 with doing("MPI_ADASUM_ALLREDUCE"):
                     _adaptive_sums(self._at, outputs)
-            else:
-                for part in batch.parts:
-                    places = part.places
-                    some = outputs if len(batch.parts) == 1 else [outputs[i] for i in places]
-                    source = some
-                    if given is not outputs:
-                        source = given if some is outputs else [given[i] for i in places]
-                    how_to = self._how(part.dtype, how.op)
-                    self._fusion.all_reduce(part, source, some, how_to, doing)
-            self._scale(outputs, how.postscale)
+                self._scale(outputs, how.postscale)
+                return
+            for part in batch.parts:
+                whole = len(batch.parts) == 1
+                some = outputs if whole else [outputs[i] for i in part.places]
+                source = some
+                if given is not outputs:
+                    source = given if whole else [given[i] for i in part.places]
+                before, way, after = self._way(part.dtype, how)
+                if before != 1:
+                    if source is not some:
+                        self._kernels.copy_all(some, source)
+                        source = some
+                    self._scale(some, before)
+                self._fusion.all_reduce(part, source, some, way, doing)
+                self._scale(some, after)
 
     def _reducescatter(self, request: Request) -> None:
         for tensor in request.tensors:
             rows = even_counts(tensor.shape[0], self._at.size)
+            before, way, after = self._way(tensor.dtype, request)
             source = tensor
-            if request.prescale != 1:
+            if before != 1:
                 source = self._kernels.clone(tensor)
-                self._scale((source,), request.prescale)
+                self._scale((source,), before)
             parts = self._kernels.split(source, rows)
             result = self._kernels.empty(parts[self._at.rank].shape, tensor.dtype, tensor)
             self._at.suppose(tensor.nbytes)
             with self._kernels.writing():
-                how = self._how(tensor.dtype, request.op)
-                operations.reduce_scatter(self._at, result, list(parts), how)
-                self._scale((result,), request.postscale)
+                operations.reduce_scatter(self._at, result, list(parts), way)
+                self._scale((result,), after)
             request.results = [*request.results, result]
 
     # ---- the others --------------------------------------------------------------------------
@@ -182,6 +188,21 @@ class Executor:
             operations.all_to_all_single(at, result, tensor, *elements)
         request.results = [*request.results, result]
         request.received_splits = taken
+
+    def _way(self, dtype: Any, request: Request) -> tuple[float, Reduction, float]:
+        """Return the factor before the reduction, the reduction, and the factor after it.
+
+        What is reduced in another dtype is multiplied in that one, too, and is rounded once.
+        """
+        before, after, op = request.prescale, request.postscale, request.op
+        way = self._how(dtype, op)
+        if way.carrier is None or before == after == 1:
+            return before, way, after
+        if op is Op.PRODUCT:
+            before, after = 1.0, after * before**self._at.size
+        elif before >= 0 or op not in (Op.MIN, Op.MAX):  # a negative one would swap these two
+            before, after = 1.0, after * before
+        return before, replace(way, after=after), 1.0
 
     def _how(self, dtype: Any, op: Op) -> Reduction:
         known = self._reductions.get((dtype, op))

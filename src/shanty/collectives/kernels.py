@@ -244,6 +244,7 @@ class Reduction:
     name: of the operation, as torch spells it.
     kernels: of the tensors.
     factor: what each rank's elements are multiplied with first (PREMUL_SUM).
+    after: what the result is multiplied with, in the carrier, before it is rounded back.
     """
 
     datatype: MPI.Datatype
@@ -253,11 +254,14 @@ class Reduction:
     name: str
     kernels: Kernels
     factor: Any = None
+    after: float = 1.0
 
     def divide(self, total: Tensor, ranks: int) -> None:
-        """Turn a sum over `ranks` ranks into what was asked for, in place."""
+        """Turn a reduction over `ranks` ranks into what was asked for, in place."""
         if self.average:
             self.kernels.divide([total], ranks)
+        if self.after != 1:
+            self.kernels.scale([total], self.after)
 
 
 def reduction(dtype: Any, name: str, kernels: Kernels) -> Reduction:

@@ -8,6 +8,7 @@ host in the order of the program. What TensorFlow needs is in `shanty.tensorflow
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +32,16 @@ def backend() -> str:
 def run(tensors: Sequence[Any], prepare: Prepare, process_set: ProcessSet) -> list[Any]:
     """Return the results of a collective of these tensors, which are as large as they."""
     return _RUN[backend()](tensors, prepare, process_set)
+
+
+def raising() -> AbstractContextManager[object]:
+    """Return a context that raises the errors of collectives as the backend's, too."""
+    if backend() != "tensorflow":
+        return nullcontext()
+    found: AbstractContextManager[object] = import_module(
+        "shanty.tensorflow.errors"
+    ).of_tensorflow()
+    return found
 
 
 def array_of(value: Any) -> Array:

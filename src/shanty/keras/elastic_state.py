@@ -44,8 +44,6 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
     def translated(*args: Any, **kwargs: Any) -> Result:
         try:
             return func(*args, **kwargs)
-        except HorovodInternalError:
-            raise
         except Exception as error:
             text = str(error)
             start = text.find(f"{HorovodInternalError.__name__}: ")

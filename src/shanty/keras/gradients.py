@@ -26,6 +26,9 @@ class Reducing(Protocol):
     def register_local(self, variable: Any) -> None:
         """Leave the gradient of a variable alone from now on."""
 
+    def meet(self, variables: Sequence[Any]) -> None:
+        """Look at the variables of a step, before their gradients are reduced."""
+
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients of all ranks, in place of those of this one. None stays None."""
 
@@ -46,6 +49,9 @@ class Reduction:
     def register_local(self, variable: Any) -> None:
         """Leave the gradient of a variable alone from now on."""
         self.local.add(id(variable))
+
+    def meet(self, variables: Sequence[Any]) -> None:
+        """Do nothing: no other part of a script reduces gradients."""
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients of all ranks, in place of those of this one. None stays None."""

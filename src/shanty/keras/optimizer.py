@@ -65,6 +65,7 @@ class _Keras3(DistributedMixin):
         variables = list(getattr(self, "_trainable_variables", ()) if given is None else given)
         found = list(grads)
         held = self._distribution
+        held.how.meet(variables)
         if getattr(self, "gradient_accumulation_steps", None):
             pairs = zip(found, variables, strict=True)
             held.variables = [variable for each, variable in pairs if each is not None]
@@ -88,12 +89,16 @@ class _Keras2(DistributedMixin):
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """Return pairs of gradient and variable, with the gradients of all ranks."""
         own: Any = super()
+        if not hasattr(own, "compute_gradients"):  # of an optimizer from before Keras 2.11
+            return self._compute_gradients(loss, var_list, tape=tape)
         return self._reduced(own.compute_gradients(loss, var_list, tape=tape))
 
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> Any:
         own: Any = super()
+        if not hasattr(own, "_compute_gradients"):  # of a later one, which knows no grad_loss
+            return self.compute_gradients(loss, var_list, tape=tape)
         return self._reduced(own._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape))
 
     def get_gradients(self, loss: Any, params: Any) -> Any:

@@ -32,7 +32,6 @@ def init(
 
     if backend() == "tensorflow":
         import_module("shanty.tensorflow.cluster").forget()
-        import_module("shanty.tensorflow.steps").widen()
     world.init(comm, process_sets, KERNELS, "shanty.keras")
 
 

@@ -14,7 +14,7 @@ from shanty.collectives.arguments import op_of
 from shanty.collectives.array_calls import Array
 from shanty.collectives.process_sets import global_process_set
 from shanty.collectives.request import Op, Request
-from shanty.keras.backends import array_of, tensor_of
+from shanty.keras.backends import array_of, raising, tensor_of
 from shanty.keras.compression import Compression
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
@@ -37,23 +37,28 @@ def allreduce(
     """
     how = op_of(op, average), prescale_factor, postscale_factor
     smaller, ctx = compression.compress(_plain(value))
-    return compression.decompress(tensor_of(reduced(np.asarray(smaller), name, *how)), ctx)
+    with raising():
+        found = reduced(np.asarray(smaller), name, *how)
+    return compression.decompress(tensor_of(found), ctx)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """A tensor: the rows (dimension 0) of all ranks, in the order of ranks."""
-    return _tensor(array_calls.allgather([_plain(value)], name, global_process_set, False))
+    with raising():
+        return _tensor(array_calls.allgather([_plain(value)], name, global_process_set, False))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """A tensor: the value of the rank `root_rank`."""
-    return _tensor(array_calls.broadcast([_plain(value)], root_rank, name, global_process_set))
+    with raising():
+        return _tensor(array_calls.broadcast([_plain(value)], root_rank, name, global_process_set))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
     """A tensor: this rank's rows of what `allreduce` would return. op: Average or Sum."""
     how = Op(op), 1.0, 1.0, global_process_set, False
-    return _tensor(array_calls.reducescatter([_plain(value)], name, *how))
+    with raising():
+        return _tensor(array_calls.reducescatter([_plain(value)], name, *how))
 
 
 def reduced(

@@ -131,6 +131,10 @@ class RunDir:
         """Where a Python rank tells whether its main thread moves."""
         return self.stacks / f"rank-{rank}.pulse"
 
+    def rank_wait(self, rank: int) -> Path:
+        """Where a rank tells what an operation of Horovod's API has waited for, and since when."""
+        return self.stacks / f"rank-{rank}.wait"
+
     def rank_logs(self) -> Dict[int, Path]:
         """The ranks that have a log so far, in their order."""
         found = {}

@@ -12,7 +12,7 @@ from shanty.collectives import world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import *
 from shanty.collectives.world import *
-from shanty.tensorflow import cluster, functions, ops, steps
+from shanty.tensorflow import cluster, functions, ops
 from shanty.tensorflow.compression import Compression
 from shanty.tensorflow.functions import *
 from shanty.tensorflow.installed import tf
@@ -48,7 +48,6 @@ def init(
     from shanty.collectives.array_kernels import KERNELS  # imports, and so starts, MPI
 
     cluster.forget()
-    steps.widen()
     world.init(comm, process_sets, KERNELS, "shanty.tensorflow")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shanty.collectives import gradient_groups
+from shanty.collectives import gradient_groups, process_sets
 from shanty.collectives.gradient_groups import Groups
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Op
@@ -14,6 +16,13 @@ from shanty.tensorflow import ops
 from shanty.tensorflow.installed import tf
 
 Gradients = list[Any]
+
+_TAPED = "_shanty_taped"  # attribute of variables whose gradients a tape has reduced
+_TWICE = (
+    "shanty.tensorflow: warning: the gradients are reduced twice, by DistributedGradientTape and "
+    "by {}, which takes twice the time and makes a Sum too large. "
+    "Wrap the tape or the optimizer, not both."
+)
 
 
 @dataclass
@@ -45,6 +54,11 @@ class Reduction:
     def is_local(self, variable: Any) -> bool:
         """Return whether the gradient of a variable is left alone."""
         return bool(self.local) and key_of(variable) in self.local
+
+    def meet(self, variables: Sequence[Any]) -> None:
+        """Warn, once, where a distributed tape has reduced gradients of these variables before."""
+        if self.shared and any(hasattr(_inner(each), _TAPED) for each in variables):
+            _warn_of_tape(self.name)
 
     @property
     def shared(self) -> bool:
@@ -102,9 +116,27 @@ class Reduction:
 
 def key_of(variable: Any) -> Any:
     """Return what tells a variable, or a tensor, from others."""
-    found = getattr(variable, "value", None)  # Keras 3 has TensorFlow's variable within its own
-    inner = found if found is not None and not callable(found) else variable
+    inner = _inner(variable)
     return inner.ref() if hasattr(inner, "ref") else id(inner)
+
+
+def taped(sources: Sequence[Any]) -> None:
+    """Note that a tape has reduced the gradients of these, for `Reduction.meet`."""
+    for each in map(_inner, sources):
+        if isinstance(each, tf.Variable):
+            setattr(each, _TAPED, True)
+
+
+def _inner(variable: Any) -> Any:
+    """Return TensorFlow's variable, which Keras 3 has within its own."""
+    found = getattr(variable, "value", None)
+    return found if found is not None and not callable(found) else variable
+
+
+@functools.cache
+def _warn_of_tape(name: str) -> None:
+    if process_sets.current().topology.rank == 0:
+        print(_TWICE.format(name), file=sys.stderr, flush=True)
 
 
 class Accumulation:

@@ -74,7 +74,8 @@ def allgather(
             counted = _back(name and f"{name}.rows")
             (every,) = allgather([tf.stack([rows])], counted, process_set, False)
             place = process_set.rank()
-            starts = tf.unstack(tf.reduce_sum(every[:place], 0), num=len(rows))
+            with tf.control_dependencies([every]):  # of which rank 0 needs no element
+                starts = tf.unstack(tf.reduce_sum(every[:place], 0), num=len(rows))
             parts = zip(averages, starts, rows, strict=True)
             return [average[start : start + count] for average, start, count in parts]
 
@@ -104,7 +105,8 @@ def broadcast(
             how = Op.AVERAGE, 1.0, 1.0, process_set, False, ignore_name_scope
             (average,) = allreduce([gradient], _back(name), *how)
             is_root = process_sets.current().topology.rank == root_rank
-            return average if is_root else tf.zeros_like(average)
+            with tf.control_dependencies([average]):  # all ranks take part, for the root's sake
+                return average if is_root else tf.zeros_like(average)
 
         return result, back
 
@@ -185,7 +187,7 @@ def reducescatter(
         def back(*gradients: Tensor) -> list[Tensor]:
             ranks = process_set.size() or 1
             factor = prescale * postscale * (ranks if op is Op.SUM else 1)
-            scaled = [one * tf.cast(factor, one.dtype) for one in gradients]
+            scaled = [_scaled(one, factor) for one in gradients]
             return allgather(scaled, _back(name), process_set, grouped, ignore_name_scope)
 
         return results, back
@@ -205,6 +207,12 @@ def join() -> Tensor:
 
     (last,) = run([], array_calls.join, [Outcome(tf.int32, [])], global_process_set, results)
     return last
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    if tensor.dtype in (tf.float16, tf.bfloat16):  # which may not know the factor
+        return tf.cast(tf.cast(tensor, tf.float32) * factor, tensor.dtype)
+    return tensor * tf.cast(factor, tensor.dtype)
 
 
 def _word(kind: str, grouped: bool) -> str:

@@ -51,8 +51,8 @@ def allreduce(
     """A new tensor: `tensor` combined over the ranks, element by element. Has a gradient.
 
     tensor: a tensor, a variable, or IndexedSlices, whose rows are gathered from all ranks (with
-        Average and Sum only; duplicates stay).
-    op: Average (the default), Sum, Min, Max, Product or Adasum. An Average of integers is
+        Average and Sum only; duplicates stay; an Average of integers has fractions).
+    op: Average (the default), Sum, Min, Max, Product or Adasum. An Average of dense integers is
     rounded towards zero. average: true or false for Average or Sum; use `op`.
     compression: how the tensor travels. prescale_factor, postscale_factor: what the elements are
     multiplied with before and after. device_dense, device_sparse: where the graph's operations are.
@@ -312,6 +312,5 @@ def _gathered(
     found = []
     for each, values, indices in zip(slices, every[::2], every[1::2], strict=True):
         share = values / tf.cast(ranks, values.dtype) if op is Op.AVERAGE else values
-        shape = each.dense_shape
-        found.append(tf.IndexedSlices(tf.cast(share, values.dtype), indices, dense_shape=shape))
+        found.append(tf.IndexedSlices(share, indices, dense_shape=each.dense_shape))
     return found

@@ -1,17 +1,17 @@
 """A collective as a step of a computation: at once where TensorFlow is eager, else in the graph.
 
 In a graph a step is three operations: one that submits the request and returns, one that waits for
-a token in a queue of TensorFlow's if it has not ended by then, and one that takes the results. The
-middle one occupies no thread, so that any number of steps can be under way, and they may come in
-another order on another rank. Sessions of TensorFlow 1 have no queue that could be filled from
-outside: there the last one waits, in one of a pool of threads, which `widen` makes large enough for
-many steps.
+a token if it has not ended by then, and one that takes the results. The middle one occupies none of
+the threads that run operations, so that any number of steps can be under way, and they may come in
+another order on another rank. The token comes through a queue of TensorFlow's; or, in a session,
+which has no queue that could be filled from outside, through an iterator, which TensorFlow reads in
+a thread of its own.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
+import queue
 import re
 import threading
 import weakref
@@ -27,6 +27,7 @@ from shanty.collectives.array_calls import Array
 from shanty.collectives.errors import ArgumentError, DuplicateNameError, HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Kind, Request
+from shanty.tensorflow.errors import of_tensorflow
 from shanty.tensorflow.installed import tf, v1
 from shanty.tensorflow.memory import array_of, tensor_of
 
@@ -34,9 +35,9 @@ Prepare = Callable[..., Request]
 """Makes the request of a step from the arrays of its tensors."""
 Results = Callable[[Request], Sequence[Array]]
 
-_THREADS = 64  # of a session, each of which can wait for a step
 _latest: weakref.WeakValueDictionary[tuple[int | None, Kind, str | None], Request]
 _latest = weakref.WeakValueDictionary()  # of graphs, by process set, kind and name
+_ENDLESS = 1 << 62  # tokens
 _KEPT = 32  # results that a step keeps for graphs which have not taken them yet
 
 
@@ -61,8 +62,9 @@ def run(
         request.
     """
     if tf.executing_eagerly():
-        request = prepare(*map(array_of, tensors))
-        array_calls.done(request, process_set)
+        with of_tensorflow():
+            request = prepare(*map(array_of, tensors))
+            array_calls.done(request, process_set)
         return [tensor_of(each) for each in results(request)]
     step = _Step(prepare, results, process_set)
     return step.place(list(tensors), outcomes)
@@ -88,12 +90,6 @@ def name_of(
     return unique.rpartition("/")[2] if ignore_name_scope else unique
 
 
-def widen() -> None:
-    """Have sessions of TensorFlow 1 made with enough threads, unless the script says how many."""
-    if not tf.executing_eagerly():
-        os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(_THREADS))
-
-
 class _Step:
     """One place in a graph. It may be under way several times, in a loop."""
 
@@ -104,17 +100,16 @@ class _Step:
         self._numbers = itertools.count(1)
         self._started: dict[int, Request] = {}
         self._lock = threading.Lock()
-        self._queue: Any = None
+        self._tell: Callable[[], object] = _nobody
 
     def place(self, tensors: list[Any], outcomes: Sequence[Outcome]) -> list[Any]:
         graph = v1.get_default_graph()
-        if v1.executing_eagerly_outside_functions():
-            with tf.init_scope():
-                self._queue = tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()])
+        in_session = not v1.executing_eagerly_outside_functions()
+        waiting = _session_tokens(graph) if in_session else _eager_tokens(graph)
+        self._tell, wait = waiting
         number, tokens = tf.numpy_function(self._start, tensors, [tf.int64, tf.int32])
         _apart(graph, number)
-        waits = [] if self._queue is None else [_dequeue(graph, self._queue.queue_ref, tokens)]
-        with tf.control_dependencies(waits):
+        with tf.control_dependencies([wait(tokens)]):
             made = tf.numpy_function(self._finish, [number], [each.dtype for each in outcomes])
         _apart(graph, made[0])
         for tensor, each in zip(made, outcomes, strict=True):
@@ -135,9 +130,8 @@ class _Step:
             nonlocal ended
             with self._lock:
                 ended, late = True, left
-            if late and self._queue is not None:
-                # TensorFlow keeps every number that it has ever been given: one is enough
-                self._queue.enqueue(0)
+            if late:
+                self._tell()
 
         request.then = then
         _submit(request, self._process_set)
@@ -176,11 +170,57 @@ def _submit(request: Request, process_set: ProcessSet) -> None:
     _latest[key] = request
 
 
-def _dequeue(graph: Any, queue: Any, tokens: Any) -> Any:
-    """Return the operation that waits for tokens in the queue, made outside of all graphs."""
-    handle = _within(graph, queue)
-    (found,) = tf.raw_ops.QueueDequeueManyV2(handle=handle, n=tokens, component_types=[tf.int64])
-    return found
+def _nobody() -> None:
+    """Nothing waits for a token."""
+
+
+_Tokens = tuple[Callable[[], object], Callable[[Any], Any]]
+"""A call that gives one token, and a function that makes the operation which waits for so many."""
+
+
+def _eager_tokens(graph: Any) -> _Tokens:
+    """Make them of a queue outside of all graphs."""
+    with tf.init_scope():
+        tokens = tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()])
+
+    def wait(number: Any) -> Any:
+        handle = _within(graph, tokens.queue_ref)
+        types = [tf.int64]
+        (found,) = tf.raw_ops.QueueDequeueManyV2(handle=handle, n=number, component_types=types)
+        return found
+
+    # TensorFlow keeps every number that it has ever been given: one is enough
+    return lambda: tokens.enqueue(0), wait
+
+
+def _session_tokens(graph: Any) -> _Tokens:
+    """Make them of an iterator. A dataset's function may run in the thread that reads it."""
+    tokens: queue.SimpleQueue[np.int64] = queue.SimpleQueue()
+
+    def take(number: Any) -> Any:
+        taken = tf.numpy_function(tokens.get, [], tf.int64)
+        taken.set_shape([])
+        return taken
+
+    def wait(number: Any) -> Any:
+        none = tf.zeros([], tf.int64)
+        return v1.cond(number > 0, reader.get_next, lambda: tf.identity(none))
+
+    with tf.control_dependencies(None):
+        kind = tf.TensorSpec([], tf.int64)
+        variant = tf.raw_ops.MapDataset(
+            input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(_ENDLESS)),
+            other_arguments=[],
+            f=tf.function(take, input_signature=[kind]).get_concrete_function(),
+            output_types=[tf.int64],
+            output_shapes=[[]],
+            use_inter_op_parallelism=False,
+        )
+        plain = tf.data.Options()  # otherwise it would be read ahead
+        plain.autotune.enabled = plain.experimental_optimization.apply_default_optimizations = False
+        dataset = tf.data.experimental.from_variant(variant, kind).with_options(plain)
+        reader = v1.data.make_one_shot_iterator(dataset)
+    return lambda: tokens.put(np.int64(0)), wait
 
 
 def _within(graph: Any, tensor: Any) -> Any:

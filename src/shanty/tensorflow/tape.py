@@ -9,7 +9,7 @@ from shanty.collectives.gradient_groups import Groups, check_factor, check_group
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
 from shanty.tensorflow.compression import Compression
-from shanty.tensorflow.gradients import Reduction
+from shanty.tensorflow.gradients import Reduction, taped
 from shanty.tensorflow.installed import tf
 
 
@@ -47,8 +47,9 @@ class DistributedTape:
         """
         own: Any = super()
         found = own.gradient(target, sources, output_gradients, unconnected_gradients)
-        flat = _flat(found)
-        reduced = self._reduction.reduce(flat, _flat(sources))
+        flat, given = _flat(found), _flat(sources)
+        reduced = self._reduction.reduce(flat, given)
+        taped(given)
         if not isinstance(sources, (list, tuple, dict)):
             return reduced[0] if len(flat) == 1 else reduced
         return tf.nest.pack_sequence_as(found, reduced, expand_composites=False)

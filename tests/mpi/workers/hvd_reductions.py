@@ -115,6 +115,23 @@ def check_factors() -> None:
                 close(hvd.allreduce_(inside, op=op, **factors), expected, what)
 
 
+def check_factors_of_half_precision() -> None:
+    """They need not be numbers of the type, nor what comes in between: it is rounded once."""
+    for dtype in (torch.float16, torch.bfloat16):
+        for values, before, after in (
+            ((7.0, 50.0), 0.7, 1.0),
+            ((1e-3, 6e-3), 1e5, 1.0),
+            ((60000.0, 30000.0), 1.0, 1e-8),
+            ((30000.0, 20000.0), 1e-8, 1e8),
+        ):
+            for op in OPS[:2]:
+                own = torch.tensor(values, dtype=dtype)
+                expected = own.double() * before * after * (hvd.size() if op == hvd.Sum else 1)
+                how = {"op": op, "prescale_factor": before, "postscale_factor": after}
+                for found in (hvd.allreduce(own, **how), hvd.grouped_allreduce([own], **how)[0]):
+                    torch.testing.assert_close(found, expected.to(dtype))
+
+
 def check_adasum() -> None:
     for dtype in REALS:
         for shape in ((), (1,), (9,), (4, 5)):
@@ -298,6 +315,7 @@ CHECKS = [
     check_strides,
     check_parameters,
     check_factors,
+    check_factors_of_half_precision,
     check_adasum,
     check_different_orders,
     check_unnamed_in_flight,

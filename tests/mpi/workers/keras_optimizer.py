@@ -370,6 +370,12 @@ def check_steps_of_ones_own() -> None:
         made = hvd.DistributedOptimizer(SGD(1.0))
         row = tf.constant(gradient(1), tf.float32)
         made.minimize(lambda: tf.reduce_sum(variable * row), [variable])
+        for legacy in (False, True):  # which has the one or the other of these methods
+            kinds = keras.optimizers.legacy if legacy else keras.optimizers
+            other = hvd.DistributedOptimizer(kinds.SGD(1.0))
+            for compute in (other.compute_gradients, other._compute_gradients):
+                ((found, _),) = compute(lambda: tf.reduce_sum(variable * row), [variable])
+                close(found, average(1))
     else:
         variable = keras.Variable(np.zeros(4, np.float32))
         made = hvd.DistributedOptimizer(SGD(1.0))
@@ -383,6 +389,28 @@ def check_steps_of_ones_own() -> None:
         else:
             made.apply_gradients([(row, variable)])
     close(value(variable), -average(1))
+
+
+def check_a_tape_and_an_optimizer() -> None:
+    """Both wrapped, gradients are reduced twice with Keras 3: that is said once."""
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
+
+    import shanty.tensorflow as on_tensorflow
+
+    made = hvd.DistributedOptimizer(SGD(1.0))
+    variable = keras.Variable(np.zeros(4, np.float32))
+    made.build([variable])
+    row = tf.constant(gradient(1), tf.float32)
+    with stderr() as said:
+        for _ in range(2):
+            with on_tensorflow.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.reduce_sum(variable * row)
+            made.apply_gradients([(tape.gradient(loss, variable.value), variable)])
+    lines = [each for each in said.getvalue().splitlines() if "reduced twice" in each]
+    assert len(lines) == (hvd.rank() == 0), lines
+    close(value(variable), -2 * average(1))
 
 
 if __name__ == "__main__":

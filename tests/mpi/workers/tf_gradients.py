@@ -16,13 +16,17 @@ from tf_reference import Array, close, given, reduced, rows_of
 
 import shanty.tensorflow as hvd
 
+v1 = tf.compat.v1
+
 
 def weights(shape: tuple[int, ...], seed: int = 50) -> list[Array]:
     return given(shape, tf.float64, seed)
 
 
 def gradients(call: Callable[..., Any], w: Array, *xs: Array) -> list[tuple[str, list[Any]]]:
-    """The gradients of sum(call(*xs) * w), eagerly and from a graph."""
+    """The gradients of sum(call(*xs) * w), eagerly, from a graph, and alone in a session, which
+    leaves out what they do not need and has one thread for all that waits.
+    """
 
     def compute(*tensors: Any) -> list[Any]:
         with tf.GradientTape() as tape:
@@ -31,7 +35,11 @@ def gradients(call: Callable[..., Any], w: Array, *xs: Array) -> list[tuple[str,
         found: list[Any] = tape.gradient(loss, list(tensors))
         return found
 
-    return [(way, attempt(*map(tf.constant, xs))) for way, attempt in both(compute)]
+    found = [(way, attempt(*map(tf.constant, xs))) for way, attempt in both(compute)]
+    threads = v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    with tf.Graph().as_default(), v1.Session(config=threads) as session:
+        fetched = session.run(compute(*map(tf.constant, xs)))
+    return [*found, ("session", fetched)]
 
 
 def check_gradient_of_allreduce() -> None:

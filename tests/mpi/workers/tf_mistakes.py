@@ -116,6 +116,8 @@ def check_variables_of_other_shape() -> None:
 
 def check_splits() -> None:
     size = hvd.size()
+    wrong = tf.errors.InvalidArgumentError
+    refused(lambda: hvd.alltoall(ones(size), splits=[2] * size), "split", kinds=wrong)
     refused(lambda: hvd.alltoall(ones(size), splits=[2] * size), "split")
     refused(lambda: hvd.alltoall(ones(size + 1), splits=[1] * (size + 1)), "split")
     refused(lambda: hvd.alltoall(ones(size), splits=[-1, 2] + [1] * (size - 2)), "split")

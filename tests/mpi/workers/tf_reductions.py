@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tf_harness import both, raised, ways
 from tf_reference import (
+    ERRORS,
     EVERY,
     INTEGERS,
     REALS,
@@ -18,6 +19,7 @@ from tf_reference import (
     reduced,
     rows_of,
     same,
+    wide,
 )  # fmt: skip
 
 import shanty.tensorflow as hvd
@@ -104,6 +106,50 @@ def check_factors() -> None:
 
     for way, case, found in ways(cases, call):
         close(found, reduced(lots[case], *case[1:]), (way, case))
+
+
+def check_factors_of_half_precision() -> None:
+    """They need not be numbers of the type, nor what comes in between: it is rounded once."""
+    cases = [
+        (dtype, op, *factors)
+        for dtype in (tf.float16, tf.bfloat16)
+        for op in OPS
+        for factors in (
+            ((7.0, 50.0), 0.7, 1.0),
+            ((7.0, 50.0), 1.0, 1 / 3),
+            ((1e-3, 6e-3), 1e5, 1.0),
+            ((60000.0, 30000.0), 1.0, 1e-8),
+            ((30000.0, 20000.0), 1e-8, 1e8),
+        )
+    ]
+
+    def call(dtype: Any, op: Any, values: Any, before: float, after: float) -> Any:
+        each = tf.constant(values * 2, dtype)
+        how = {"op": op, "prescale_factor": before, "postscale_factor": after}
+        (group,) = hvd.grouped_allreduce([each], **how)
+        part = hvd.reducescatter(each, **how) if op in OPS[:2] else each
+        return tf.stack([hvd.allreduce(each, **how), group]), part
+
+    for way, case, (whole, part) in ways(cases, call, share=3):
+        dtype, op, values, before, after = case
+        own = np.array(values * 2).astype(dtype.as_numpy_dtype)
+        exact = reduced([own] * hvd.size(), op, before, after).astype(own.dtype)
+        assert np.isfinite(exact).all() or op is hvd.Product, case
+        for found in whole.numpy():
+            np.testing.assert_allclose(
+                wide(found), wide(exact), ERRORS[dtype.name], err_msg=f"{way} {case}"
+            )
+        if op in OPS[:2]:
+            mine = rows_of(exact, hvd.rank(), hvd.size())
+            np.testing.assert_allclose(wide(part.numpy()), wide(mine), ERRORS[dtype.name])
+
+
+def check_averages_of_sparse_integers() -> None:
+    """Rows that stay apart cannot be rounded: 1 on each of two ranks would be 0."""
+    for dtype in (tf.int32, tf.int64, tf.uint8):
+        rows = tf.IndexedSlices(tf.ones([1, 2], dtype), tf.constant([hvd.rank() % 2]))
+        for way, attempt in both(lambda rows=rows: hvd.allreduce(rows).values):
+            close(attempt(), np.full((hvd.size(), 2), 1 / hvd.size()), (way, dtype), 1e-6)
 
 
 def check_adasum() -> None:

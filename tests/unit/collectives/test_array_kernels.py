@@ -39,3 +39,11 @@ def test_an_average_of_integers_is_cut_off(values: list[int], ranks: int) -> Non
     total = np.array(values, np.int64)
     KERNELS.divide([total], ranks)
     assert total.tolist() == [int(abs(each) // ranks) * (1 if each >= 0 else -1) for each in values]
+
+
+def test_a_factor_that_the_type_does_not_know() -> None:
+    """float16 ends at 65504, and has 1e-8 as 0."""
+    values = np.array([1e-3, 6e-3], np.float16)
+    wanted = (values.astype(np.float64) * 1e5).astype(np.float16)
+    KERNELS.scale([values], 1e5)
+    assert np.array_equal(values, wanted)

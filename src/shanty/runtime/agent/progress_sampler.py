@@ -105,6 +105,7 @@ class _Rank:
             "still": None if self.answers is None else round(now - self.moved, 2),
             "inside": None if self.answers is None else round(now - self.answered, 2),
             "through": None if self.through is None else round(now - self.through, 2),
+            "wait": None,
         }
         if look is not None and not self.python:
             told["frames"] = native_frames(look)
@@ -162,6 +163,8 @@ class ProgressSampler:
             rank.child = None if rank.look is None or rank.look.call else _lost_child(rank.pid)
         waiting = {**before, **waiting}  # a signal for the stacks may have been there just now
         moves = [rank.report(key, now, waiting) for key, rank in self._ranks.items()]
+        for told in moves:
+            told["wait"] = self._wait(told["rank"], told["pid"], now)
         return {"moves": moves, "load": self._load()}
 
     def _load(self) -> Dict[str, Any]:
@@ -204,6 +207,14 @@ class ProgressSampler:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, platform.PROBE_SIGNAL)
         rank.answers = answers
+
+    def _wait(self, number: int, pid: int, now: float) -> Optional[List[Any]]:
+        """Returns what the rank says that it waits for (see `rank_wait`), and for how long."""
+        with contextlib.suppress(OSError, ValueError):
+            own, since, what = self._run.rank_wait(number).read_text().split(" ", 2)
+            if int(own) == pid:
+                return [what.strip(), round(now - float(since), 2)]
+        return None
 
     def _answers(self, number: int) -> Tuple[int, Optional[_Answers]]:
         """Returns the pid in a rank's probe file, and its answers; 0, None without one."""

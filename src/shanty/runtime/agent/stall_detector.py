@@ -121,7 +121,7 @@ class StallDetector:
         return [
             world
             for world in self._controller.worlds
-            if any(max(r["waits"], r["still"] or 0.0) >= after for r in self._ranks(world))
+            if any(_longest_wait(rank) >= after for rank in self._ranks(world))
         ]
 
     def _judge_links(self, now: float) -> None:
@@ -235,3 +235,9 @@ class StallDetector:
             failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
             verdict = Verdict(failure, STALL_EXIT)
         self._controller.stalled(time.time() - (now - self._quiet_since), verdict)
+
+
+def _longest_wait(rank: Mapping[str, Any]) -> float:
+    """Returns for how many seconds it may have waited, as its node agent reports it."""
+    seconds: float = max(rank["waits"], rank["still"] or 0.0, (rank.get("wait") or ("", 0.0))[1])
+    return seconds

@@ -23,6 +23,7 @@ _TRICKLE = 64 << 10  # and below that at which it is at least on its way
 _STARVED = 0.05  # of a rank's fair share of the cores: with less it does not really run
 _FROZEN = 0.003  # of a core; a rank that waits in MPI gives most of its share away by itself
 _MOSTLY = 0.8  # of the looks at a rank
+_BUSY = 0.5  # of a core: with more it computes; what asks for others again and again takes less
 _IDLE = 0.05  # of a core: with less a process waits for something
 _FOREIGN = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen"
@@ -87,6 +88,9 @@ class Standing:
             return "shanty.xgboost", 0.0
         if told["call"]:
             return told["call"], told["waits"]
+        if told.get("wait") and told["cpu"] < _BUSY and told["ready"] < _MOSTLY:
+            what, seconds = told["wait"]
+            return what, seconds
         if not frames or still is None or not told["read"]:
             return "", 0.0
         torch = [f[2] for f in frames if any(part in f[0] for part in _COLLECTIVE)]

@@ -52,7 +52,7 @@ def reason(error: BaseException) -> str:
     import re
 
     text = str(error)
-    if type(error).__module__.startswith("tensorflow."):
+    if any(each.__module__.startswith("tensorflow.") for each in type(error).__mro__):
         found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
         if found:
             return found[1]
@@ -70,11 +70,12 @@ def advice(error: BaseException) -> str:
     module = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and "module '" in str(error):
         module = str(error).split("module '")[1].partition("'")[0]
-    if "tensorflow" in sys.modules and "_shanty_instrumentation" in sys.modules:
-        instrumentation = sys.modules["_shanty_instrumentation"]
-        fix = instrumentation.load_part("rank/tensorflow1_advice").advice(error)
-        if fix:
-            return str(fix)
+    for package, part in (("tensorflow", "tensorflow1_advice"), ("keras", "keras2_advice")):
+        if package in sys.modules and "_shanty_instrumentation" in sys.modules:
+            instrumentation = sys.modules["_shanty_instrumentation"]
+            fix = instrumentation.load_part(f"rank/{part}").advice(error)
+            if fix:
+                return str(fix)
     if not module:
         return ""
     fix = _in_the_way(module.partition(".")[0])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-_ADVISED = (ImportError, AttributeError, KeyError, OSError, RuntimeError)
+_ADVISED = (ImportError, AttributeError, TypeError, KeyError, ValueError, OSError, RuntimeError)
 _OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from where the caller does
 
 

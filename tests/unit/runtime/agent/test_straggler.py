@@ -250,3 +250,24 @@ def test_our_own_tries_of_the_links_are_no_data() -> None:
     found = judge(ranks, {}, loads, 60)
     assert found is not None
     assert "data still moves" not in found.what
+
+
+def graph(number: int, request: str, seconds: float = 70.0, **told: Any) -> Standing:
+    """A rank whose framework's threads wait for a request, while its main thread sleeps."""
+    usual = {"state": "S", "ready": 0.1, "cpu": 0.08, "wait": [request, seconds]}
+    return away(number, ["/w/train.py", 9, "main"], **{**usual, **told})
+
+
+def test_ranks_that_wait_for_requests_in_other_threads() -> None:
+    said = what(graph(0, "allreduce.a"), graph(1, "allreduce.a"), graph(2, "allreduce.b"))
+    assert (
+        said == "rank 2 on a is in allreduce.b at main (train.py:9), ranks 0, 1 wait in allreduce.a"
+    )
+    busy = away(1, TRAIN)
+    said = what(graph(0, "allreduce.a"), busy)
+    assert said == "rank 1 on a is busy in train (train.py:31), rank 0 waits in allreduce.a"
+
+
+def test_a_request_that_waits_while_the_rank_computes_is_no_stall() -> None:
+    assert not what(graph(0, "allreduce.a", cpu=1.8), away(1, TRAIN))
+    assert not what(graph(0, "allreduce.a", 5.0), away(1, TRAIN))
