@@ -198,6 +198,18 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(found[1], 16) >> (number - 1) & 1) if found else not LINUX
 
 
+def signal_main_thread(pid: int, number: int) -> None:
+    """Sends a signal to the main thread of a process, if that is still there."""
+    call = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine) if LINUX else None
+    if call is not None:
+        import ctypes
+
+        ctypes.CDLL(None).syscall(call, pid, pid, number)  # tgkill(2)
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
 def boot_id() -> str:
     """Returns what changes when the machine is started anew; empty when unknown."""
     return _read("/proc/sys/kernel/random/boot_id").strip()

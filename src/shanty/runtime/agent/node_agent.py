@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shanty.runtime.agent.link_probe import LinkProbe
     from shanty.runtime.agent.progress_sampler import ProgressSampler
     from shanty.runtime.agent.resources import ResourceSampler
+    from shanty.runtime.agent.stacks import StackRequest
     from shanty.runtime.agent.tcp_connections import KeepAlive
 
 SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
@@ -43,6 +44,7 @@ LINGER = 2.0  # seconds that what a launcher left running may go on after it
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 _UNSAMPLED = 0.4  # seconds after which it is measured how busy the host is; first the ranks start
 _TICK = 0.25
+_PROMPT = 0.05  # the same while ranks are asked for their stacks
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
 
@@ -83,6 +85,7 @@ class NodeAgent:
         self.leaving = False  # the controller wants nothing more of us
         self.comes_again = False  # for another attempt
         self.activity: Optional[RankActivity] = None  # while it was silent the last time
+        self.stacks: Optional[StackRequest] = None  # under way
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
         self.resources: Optional[ResourceSampler] = None
@@ -124,7 +127,8 @@ class NodeAgent:
         heartbeat = Heartbeat(lambda: self.controller.send(sent=time.monotonic()))
         while True:
             heartbeat.turn()
-            for fd, _ in self._poll.poll(_TICK * 1000):
+            pause = _TICK if self.stacks is None else _PROMPT
+            for fd, _ in self._poll.poll(pause * 1000):
                 if fd == wake:
                     os.read(wake, 512)
                 elif fd == self._fifo:
@@ -221,9 +225,8 @@ class NodeAgent:
             if "end" in order:
                 self._end(order["grace"], order["end"])
             elif "stacks" in order:
-                self._look_around(closely=True)  # before a signal makes them stir
-                for program in self.programs.values():
-                    self._ask_stacks(program)
+                self._look_around(closely=True)  # before they are asked
+                self._ask_stacks(order["stacks"])
             elif "warn" in order:
                 self._warn(order["warn"])
             elif "flush" in order:
@@ -300,14 +303,14 @@ class NodeAgent:
             os.chmod(program, 0o755)
             self.environment["PATH"] = os.pathsep.join([*folders, bin_folder])
 
-    def _ask_stacks(self, program: _Program) -> None:
-        # Only a process that waits for the signal survives it: the rank's own file is there.
-        path = self.run_dir.rank_stacks(program.report["rank"])
-        pids = [pid for pid in program.pids if platform.catches(pid, platform.STACKS_SIGNAL)]
-        if path.exists():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, platform.STACKS_SIGNAL)
+    def _ask_stacks(self, name: str) -> None:
+        from shanty.runtime.agent.stacks import StackRequest
+
+        pids: Dict[int, Set[int]] = {}  # of a rank in each world with that number
+        for program in self.programs.values():
+            if program.pids:
+                pids.setdefault(program.report["rank"], set()).update(program.pids)
+        self.stacks = StackRequest(self.run_dir, name, pids)
 
     def _warn(self, number: int) -> None:
         """Pass the warning of an end that is near on to ranks that wait for it."""
@@ -439,6 +442,8 @@ class NodeAgent:
             self.keep_alive.tick(now)
         if self.watch is not None and now >= self.next_look:
             self._look_around()
+        if self.stacks is not None and not self.stacks.tick(now):
+            self.stacks = None
         if not self.over:
             self._sample(now)
         elif not self.ending:
