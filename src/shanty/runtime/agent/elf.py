@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Se
 
 _LOAD, _EH_FRAME_HDR = 1, 0x6474E550  # kinds of program headers
 _SYMTAB, _DYNSYM, _FUNCTION = 2, 11, 2
+_LONGEST_TABLE = 5 << 20  # bytes of symbols; TensorFlow has eight times that, read in seconds
 _LONGEST = 512  # bytes of a name
 _WORD = 64  # bits
 _WORDS = (1 << _WORD) - 1
@@ -100,14 +101,14 @@ class Image:
 
     @functools.cached_property
     def _functions(self) -> List[Tuple[int, Tuple[int, int]]]:
-        """Address, size and where the name is, of every function."""
+        """Address, size and where the name is, of every function; none of a table too long."""
         found: Dict[int, Tuple[int, int]] = {}
         at = self._sections_at
         with contextlib.suppress(*_WRONG_NUMBERS):
             table = self._data[at : at + 64 * self._sections]
             sections = list(struct.iter_unpack("<IIQQQQIIQQ", table))
             for _, kind, _, _, at, size, strings, *_ in sections:
-                if kind in (_SYMTAB, _DYNSYM):
+                if kind in (_SYMTAB, _DYNSYM) and size <= _LONGEST_TABLE:
                     names = sections[strings][4]
                     symbols = struct.iter_unpack("<IBBHQQ", self._data[at : at + size])
                     for name, info, _, home, value, length in symbols:

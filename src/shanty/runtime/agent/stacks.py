@@ -3,8 +3,9 @@
 Each rank has a thread that writes the stacks of all threads while it holds the interpreter lock
 (`rank/stack_server.py`). Where that thread does not get the lock, a signal has faulthandler write
 the stack of the main thread. That is safe only while the main thread executes no Python: Python
-3.11 to 3.13 crash when they are interrupted at the wrong instruction of a call. So a probe signal
-goes first, whose handler runs as soon as the main thread is back in the interpreter.
+3.11 to 3.13 crash when they are interrupted at the wrong instruction of a call. So it is sent only
+to a main thread that sleeps and has not run for a while, or that has run for a while without an
+answer to the probe signal, whose handler is Python's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0  # seconds a rank may take to answer
 _LOCKED = 1.0  # seconds without an answer after which the interpreter lock counts as held
-_STILL = 0.5  # seconds without an answer to the probe signal: the main thread executes no Python
+_AGAIN = 0.2  # seconds until the request is repeated
+_STILL = 0.3  # seconds for which a main thread that executes no Python must have slept
+_RAN = 0.01  # seconds of CPU time in which one that executes Python answers the probe signal
 _SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+)(?: in )?(.*)')
 _NO_PYTHON = "it is no Python program, or has not come to its script yet"
@@ -51,8 +54,10 @@ class _Rank:
     def __init__(self, run: RunDir, name: str, rank: int, pids: Set[int], began: float) -> None:
         self._run, self._name, self._rank, self._pids = run, name, rank, pids
         self._began = began
-        self._asked = False
-        self._probed: Optional[Tuple[float, int]] = None  # when, and its answers until then
+        self._asked = 0.0
+        # When the main thread was looked at, what it did, and its answers to the probe until then.
+        self._seen: Optional[Tuple[float, platform.Thread, int]] = None
+        self._probed = False
         self._written: Optional[bytes] = None  # by the signal, once that is sent
 
     def is_over(self, now: float) -> bool:
@@ -61,7 +66,9 @@ class _Rank:
             return True
         path = self._run.rank_request(self._rank)
         if path.exists():
-            self._asked = self._asked or _write(path, self._name)
+            # The thread may just have read another request, and lose this one.
+            if now > self._asked + _AGAIN and _write(path, self._name):
+                self._asked = now
             if now < self._began + _LOCKED:
                 return False
         pid, answers = probe_answers(self._run, self._rank)
@@ -69,19 +76,34 @@ class _Rank:
             if not path.exists():
                 self._answer(_NO_PYTHON)
             return not path.exists()
-        process = platform.process(pid)
-        if process is not None and process.state in "Tt":
+        thread = platform.main_thread(pid)
+        if thread is not None and thread.state in "Tt":
             self._answer(_STOPPED)
-        elif self._probed is None:
-            if not platform.catches(pid, platform.PROBE_SIGNAL):
-                return False
-            self._probed = now, answers[0]
-            platform.signal_main_thread(pid, platform.PROBE_SIGNAL)
-        elif answers[0] != self._probed[1]:  # it executes Python, and its threads want the lock
-            return False
-        elif now > self._probed[0] + _STILL:
+        elif self._written is not None or (
+            thread is not None and self._executes_no_python(pid, thread, answers[0], now)
+        ):
             return self._by_signal(pid)
         return False
+
+    def _executes_no_python(
+        self, pid: int, thread: platform.Thread, answers: int, now: float
+    ) -> bool:
+        """True where the main thread is inside one call of C, as far as can be known from outside.
+
+        One that waits for the lock wakes up every 5 ms, and may execute Python the next moment.
+        """
+        if self._seen is None:
+            self._seen = now, thread, answers
+        since, before, answered = self._seen
+        if now < since + _STILL:
+            return False
+        if thread.state in "SD" and thread.switches == before.switches:
+            return True
+        if not self._probed and platform.catches(pid, platform.PROBE_SIGNAL):
+            self._probed, self._seen = True, (now, thread, answers)
+            platform.signal_main_thread(pid, platform.PROBE_SIGNAL)
+            return False
+        return self._probed and answers == answered and thread.ran > before.ran + _RAN
 
     def _by_signal(self, pid: int) -> bool:
         path = self._run.rank_signal(self._rank)

@@ -31,6 +31,7 @@ else:
         import signal
 
 _THREADS = _FRAMES = 100  # that one answer has at most, of the threads and of each stack
+_PROBE = "/rank/progress_probe.py"  # which may be at work in the main thread
 _PAUSE = 1.0  # seconds until the FIFO is tried again, as when no file descriptor was left
 
 
@@ -101,19 +102,22 @@ class StackServer:
 
         Each call of the system gives up the GIL, and busy threads give it back after 5 ms each.
         """
-        opened = [os.open(f"{self._path}.ask", os.O_RDONLY | os.O_CLOEXEC)]
+        fifo = os.open(f"{self._path}.ask", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            requests = os.read(opened[0], 4096).split()
-            if requests:
-                text = stacks_text(current_frames(), _thread.get_ident(), self._main or 0)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                opened.append(os.open(f"{self._path}.new", flags, 0o644))
-                data = requests[-1] + b"\n" + text.encode(errors="backslashreplace")
-                if os.write(opened[1], data) == len(data):  # else the disk is full
-                    os.replace(f"{self._path}.new", f"{self._path}.txt")
+            requests = os.read(fifo, 4096).split()
         finally:
-            for descriptor in opened:
-                os.close(descriptor)
+            os.close(fifo)
+        if not requests:
+            return
+        text = stacks_text(current_frames(), _thread.get_ident(), self._main or 0)
+        data = requests[-1] + b"\n" + text.encode(errors="backslashreplace")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        file = os.open(f"{self._path}.new", flags, 0o644)
+        try:
+            if os.write(file, data) == len(data):  # else the disk is full
+                os.replace(f"{self._path}.new", f"{self._path}.txt")
+        finally:
+            os.close(file)
 
 
 def current_frames() -> Mapping[int, FrameType]:
@@ -146,6 +150,8 @@ def stacks_text(frames: Mapping[int, FrameType], own: int, main: int) -> str:
             " (most recent call first):"
         )
         frame: FrameType | None = frames[ident]
+        while frame is not None and frame.f_code.co_filename.endswith(_PROBE):
+            frame = frame.f_back
         for _ in range(_FRAMES):
             if frame is None:
                 break
