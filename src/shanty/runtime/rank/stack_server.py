@@ -136,7 +136,7 @@ def current_frames() -> Mapping[int, FrameType]:
 
 
 def stacks_text(frames: Mapping[int, FrameType], own: int, main: int) -> str:
-    """Returns the stacks as faulthandler writes them; the main thread comes last, `own` is left out.
+    """Returns the stacks as faulthandler writes them: without that of `own`, `main` the last.
 
     Nothing in here gives up the GIL of its own accord.
     """
