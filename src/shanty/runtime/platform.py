@@ -217,6 +217,17 @@ def main_thread(pid: int) -> Optional[Thread]:
     return Thread(state[1], sum(map(int, switches)), int(ran[0]) / 1e9)
 
 
+def has_open(pid: int, path: str) -> bool:
+    """Returns True when the process has the file open; False where the system does not say."""
+    with contextlib.suppress(OSError):
+        wanted, folder = os.stat(path), f"/proc/{pid}/fd"
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"{folder}/{name}"), wanted):
+                    return True
+    return False
+
+
 def signal_main_thread(pid: int, number: int) -> None:
     """Sends a signal to the main thread of a process, if that is still there."""
     call = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine) if LINUX else None

@@ -111,7 +111,9 @@ class _Rank:
         with contextlib.suppress(OSError):
             if before is None:
                 os.truncate(path, 0)
-                if platform.catches(pid, platform.STACKS_SIGNAL):
+                # A script that closes all files may have another one in the place of ours.
+                catches = platform.catches(pid, platform.STACKS_SIGNAL)
+                if catches and platform.has_open(pid, str(path)):
                     platform.signal_main_thread(pid, platform.STACKS_SIGNAL)
             self._written = path.read_bytes() if before is not None else b""
         if not before or before != self._written:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -52,6 +53,11 @@ def work():
 
 def keep():
     threading.Thread(target=busy, daemon=True).start()
+    sum(itertools.repeat(0))
+
+def close_and_keep():
+    os.closerange(3, 100)
+    files = [open(path + ".own", "w") for _ in range(20)]
     sum(itertools.repeat(0))
 
 def keep_in_a_thread():
@@ -110,16 +116,21 @@ class Rank:
         assert (alive, errors) == (True, b"")
 
 
+def interpreter(name: str) -> str:
+    """The path of a Python; "": of this one. Skips where there is none of that name."""
+    found = shutil.which(name) if name else sys.executable
+    if not found or subprocess.run([found, "-c", ""], capture_output=True).returncode != 0:
+        pytest.skip(f"{name} not found")
+    return found
+
+
 def functions(answer: dict[str, Any], thread: int) -> list[str]:
     return [function for _, _, function in answer["threads"][thread]["frames"]]
 
 
 @pytest.mark.parametrize(("python", "what"), [("", "wait"), *((each, "work") for each in OTHERS)])
 def test_threads_that_run(tmp_path: Path, python: str, what: str) -> None:
-    program = shutil.which(python) if python else sys.executable
-    if program is None:
-        pytest.skip(f"{python} not found")
-    rank = Rank(tmp_path, what, program)
+    rank = Rank(tmp_path, what, interpreter(python))
     try:
         wait_for(lambda: len(rank.stacks()["threads"]) == (3 if what == "wait" else 2))
         for _ in range(REQUESTS):
@@ -141,8 +152,18 @@ def test_the_interpreter_lock_is_held(tmp_path: Path) -> None:
         assert found["note"].startswith("only the main thread: the interpreter lock (GIL) was not")
         assert [functions(found, 0)] == [["keep", "<module>"]]
         assert found["threads"][0]["current"]
-        os.kill(rank.process.pid, 19)
+        os.kill(rank.process.pid, signal.SIGSTOP)
         wait_for(lambda: rank.stacks().get("error") == "it is stopped, as by SIGSTOP")
+    finally:
+        rank.end()
+
+
+def test_a_script_that_has_closed_all_files(tmp_path: Path) -> None:
+    """What is written would go into a file of its own."""
+    rank = Rank(tmp_path, "close_and_keep")
+    try:
+        wait_for(lambda: rank.stacks() == {})
+        assert (rank.run.stacks / "rank-0.own").read_bytes() == b""
     finally:
         rank.end()
 
@@ -160,10 +181,7 @@ def test_the_main_thread_waits_for_the_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", ["", *OTHERS])
 def test_forks(tmp_path: Path, python: str) -> None:
     """Python 3.12 warns of a fork while there are other threads; the script has none."""
-    program = shutil.which(python) if python else sys.executable
-    if program is None:
-        pytest.skip(f"{python} not found")
-    rank = Rank(tmp_path, "fork", program)
+    rank = Rank(tmp_path, "fork", interpreter(python))
     try:
         wait_for(lambda: functions(rank.stacks(), -1) == ["fork", "<module>"])
     finally:
