@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 
-from runs import wait_for
+from runs import LONG, wait_for
+from shanty.runtime.agent import control
+from shanty.runtime.agent.stacks import StackRequest, answer, probe_answers
 
 STUCK = """
 import time
@@ -49,6 +51,73 @@ def test_one_rank_sleeps_while_the_others_wait(shanty, flavour):
     assert "shanty/runtime" not in done.stdout
     answers = json.loads(shanty("stacks", "--json", "last").stdout)
     assert [answer["rank"] for answer in answers] == [0, 1, 2, 3]
+    assert shanty("stop", "last", "--kill").returncode == 0
+    process.communicate(timeout=20)
+
+
+BUSY = """
+import itertools, pathlib, threading
+from mpi4py import MPI
+
+def busy():
+    while True:
+        [pathlib.Path("/a/b") / str(number) for number in range(50)]
+
+def deep(depth):
+    return depth and deep(depth - 1) or [pathlib.PurePath("x", "y") for _ in range(3)]
+
+def busy_and_deep():
+    while True:
+        deep(50)
+
+def keeps_the_lock():
+    sum(itertools.repeat(0))
+
+for work in (busy, busy_and_deep):
+    threading.Thread(target=work, daemon=True).start()
+print("up", flush=True)
+if MPI.COMM_WORLD.rank == 0:
+    MPI.COMM_WORLD.recv(source=1)
+while not pathlib.Path("go").exists():
+    sorted(range(100))
+keeps_the_lock()
+"""
+REQUESTS = 10_000 if LONG else 50
+
+
+def test_requests_of_busy_ranks(shanty):
+    """Threads that execute Python all the time, as the main thread does, or waits in MPI."""
+    process = shanty.start("run", "-n", 2, "--oversubscribe", shanty.script(BUSY))
+    wait_for(lambda: shanty.status().get("joined") == 2)
+    run = shanty.last
+    wait_for(lambda: [b"up" in log.read_bytes() for log in run.rank_logs().values()] == [True] * 2)
+    pids = {rank: {probe_answers(run, rank)[0]} for rank in (0, 1)}
+    for number in range(REQUESTS):  # as the node agent makes them
+        request = StackRequest(run, str(number), pids)
+        wait_for(lambda request=request: not request.tick(time.monotonic()))
+        found = [answer(run, rank, str(number)) for rank in (0, 1)]
+        assert [len(each.get("threads", ())) for each in found] == [3, 3], (number, found)
+    assert all(run.rank_stacks(rank).stat().st_size < 20_000 for rank in (0, 1))
+    reply = control.ask(run, {"kind": "stacks"})
+    first, second = sorted(reply["stacks"], key=lambda each: each["rank"])
+    assert first["threads"][-1]["frames"][0][1:] == [23, "<module>"]
+    for reply in (first, second):
+        functions = [[frame[2] for frame in thread["frames"]] for thread in reply["threads"]]
+        assert "busy" in functions[0] + functions[1]
+        assert "busy_and_deep" in functions[0] + functions[1]
+    (shanty.folder / "go").touch()
+
+    def only_main() -> bool:
+        text = shanty("stacks", "--threads").stdout.partition("rank 1:\n")[2]
+        lines = text.partition("\n\n")[0].splitlines()
+        return (
+            len(lines) == 3
+            and lines[0].startswith("  keeps_the_lock ")
+            and lines[2]
+            == ("  (only the main thread: the interpreter lock (GIL) was not free for 1 s)")
+        )
+
+    wait_for(only_main)
     assert shanty("stop", "last", "--kill").returncode == 0
     process.communicate(timeout=20)
 

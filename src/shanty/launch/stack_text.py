@@ -37,6 +37,8 @@ def text_of(answer: Mapping[str, Any], *, all_threads: bool) -> str:
     blocks = ["\n".join(_line(*frame) for frame in _own(thread)) for thread in shown]
     if answer.get("call"):  # of the main thread, which is the last
         blocks[-1] = f"  {answer['call']}\n{blocks[-1]}"
+    if answer.get("note"):  # why there is no more to show
+        blocks[-1] += f"\n  ({answer['note']})"
     return "\n\n".join(blocks)
 
 

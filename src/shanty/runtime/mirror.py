@@ -19,12 +19,10 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 APPENDED = (
     "logs/rank-*.log",
     "attempts/*/logs/rank-*.log",
-    "stacks/rank-*.txt",
-    "attempts/*/stacks/rank-*.txt",
     "metrics.jsonl",
     "results/*/cell-*.pickle",
 )
-REPLACED = ("progress.json",)
+REPLACED = ("progress.json", "stacks/rank-*.txt", "attempts/*/stacks/rank-*.txt")
 SAVED = ("artifacts", "results")  # folders that are sent at the end, with all that is in them
 CHUNK = 128 << 10  # bytes of one change at most
 

@@ -208,6 +208,48 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(found[1], 16) >> (number - 1) & 1) if found else not LINUX
 
 
+class Thread(NamedTuple):
+    """What the kernel tells of a thread; `switches`: how often it was taken off a core."""
+
+    state: str
+    switches: int
+    ran: float  # seconds on a core
+
+
+def main_thread(pid: int) -> Optional[Thread]:
+    """Returns what the main thread of a process does; None where the system does not say."""
+    text = _read(f"/proc/{pid}/status")
+    state = re.search(r"^State:\s*(\S)", text, re.MULTILINE)
+    switches = re.findall(r"_ctxt_switches:\s*(\d+)$", text, re.MULTILINE)
+    ran = _read(f"/proc/{pid}/task/{pid}/schedstat").split()
+    if state is None or not switches or not ran:
+        return None
+    return Thread(state[1], sum(map(int, switches)), int(ran[0]) / 1e9)
+
+
+def has_open(pid: int, path: str) -> bool:
+    """Returns True when the process has the file open; False where the system does not say."""
+    with contextlib.suppress(OSError):
+        wanted, folder = os.stat(path), f"/proc/{pid}/fd"
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"{folder}/{name}"), wanted):
+                    return True
+    return False
+
+
+def signal_main_thread(pid: int, number: int) -> None:
+    """Sends a signal to the main thread of a process, if that is still there."""
+    call = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine) if LINUX else None
+    if call is not None:
+        import ctypes
+
+        ctypes.CDLL(None).syscall(call, pid, pid, number)  # tgkill(2)
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
 def boot_id() -> str:
     """Returns what changes when the machine is started anew; empty when unknown."""
     return _read("/proc/sys/kernel/random/boot_id").strip()

@@ -124,8 +124,16 @@ class RunDir:
         return self.logs / f"rank-{rank}.log"
 
     def rank_stacks(self, rank: int) -> Path:
-        """Where rank `rank` writes its stacks when it is asked to."""
+        """The last answer of rank `rank` to a request for its stacks."""
         return self.stacks / f"rank-{rank}.txt"
+
+    def rank_request(self, rank: int) -> Path:
+        """The FIFO from which rank `rank` reads requests for its stacks."""
+        return self.stacks / f"rank-{rank}.ask"
+
+    def rank_signal(self, rank: int) -> Path:
+        """Where a signal writes the stack of the main thread of rank `rank`."""
+        return self.stacks / f"rank-{rank}.signal"
 
     def rank_probe(self, rank: int) -> Path:
         """Where a Python rank tells whether its main thread moves."""

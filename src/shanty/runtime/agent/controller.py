@@ -28,7 +28,7 @@ from shanty.runtime.agent.node_agent import SILENCE
 from shanty.runtime.agent.queue_word import QueueWord, ended_by_term, grace
 from shanty.runtime.agent.root_cause import TOP, Verdict, at_end, explained, late, misplaced
 from shanty.runtime.agent.run_folder import RunFolder
-from shanty.runtime.agent.stacks import absent, collect, with_native, written
+from shanty.runtime.agent.stacks import absent, collect, with_native
 from shanty.runtime.agent.stall_detector import StallDetector
 from shanty.runtime.errors import (
     STOPPED_EXIT,
@@ -391,10 +391,10 @@ class Controller:
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
         """Returns the stacks of every rank, as `collect` has them, with the MPI call it is in."""
-        before = {rank: written(self.run_dir, rank) for rank in self._alive()}
+        name = str(time.time_ns())
         self.stalls.looks.clear()
-        self.tell(stacks=True)
-        answers = collect(self.run_dir, before, self._service)
+        self.tell(stacks=name)
+        answers = collect(self.run_dir, self._alive(), name, self._service)
         return with_native(answers, self.stalls.looks.values())
 
     def active(self, text: str) -> None:
@@ -522,12 +522,8 @@ class Controller:
         if self.stopped is not None:
             self._write(state=State.STOPPED, exit_code=STOPPED_EXIT, failure=None, **times)
             return
-        self._write(
-            state=State.SUCCEEDED if self.failure is None else State.FAILED,
-            exit_code=self.code or 0,
-            failure=self.failure,
-            **times,
-        )
+        state = State.SUCCEEDED if self.failure is None else State.FAILED
+        self._write(state=state, exit_code=self.code or 0, failure=self.failure, **times)
 
     def _judge_end(self, launcher: Optional[int]) -> None:
         """The launcher ended and no rank is to blame so far: is all well?

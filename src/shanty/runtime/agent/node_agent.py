@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from shanty.runtime.agent.link_probe import LinkProbe
     from shanty.runtime.agent.progress_sampler import ProgressSampler
     from shanty.runtime.agent.resources import ResourceSampler
+    from shanty.runtime.agent.stacks import StackRequest
     from shanty.runtime.agent.tcp_connections import KeepAlive
 
 SILENCE = 10.0  # seconds without a word from the controller after which its ranks are ended
@@ -55,6 +56,7 @@ LATER = tuple(  # what is imported where it is needed
 )
 # wait(2): not the ranks that a thread of ours has stopped for a look
 _OWN_CHILDREN = 0x20000000 if platform.LINUX else 0
+_PROMPT = 0.05  # the same while ranks are asked for their stacks
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
 
@@ -97,6 +99,7 @@ class NodeAgent:
         self.leaving = False  # the controller wants nothing more of us
         self.comes_again = False  # for another attempt
         self.activity: Optional[RankActivity] = None  # while it was silent the last time
+        self.stacks: Optional[StackRequest] = None  # under way
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
         self.resources: Optional[ResourceSampler] = None
@@ -140,7 +143,8 @@ class NodeAgent:
         heartbeat = Heartbeat(lambda: self.controller.send(sent=time.monotonic()))
         while True:
             heartbeat.turn()
-            for fd, _ in self._poll.poll(_TICK * 1000):
+            pause = _TICK if self.stacks is None else _PROMPT
+            for fd, _ in self._poll.poll(pause * 1000):
                 if fd == wake:
                     os.read(wake, 512)
                 elif fd == self._fifo:
@@ -245,7 +249,7 @@ class NodeAgent:
             if "end" in order:
                 self._end(order["grace"], order["end"])
             elif "stacks" in order:
-                self._look_around(closely=True)
+                self._look_around(order["stacks"])
             elif "warn" in order:
                 self._warn(order["warn"])
             elif "flush" in order:
@@ -321,14 +325,16 @@ class NodeAgent:
             os.chmod(program, 0o755)
             self.environment["PATH"] = os.pathsep.join([*folders, bin_folder])
 
-    def _ask_stacks(self, program: _Program) -> None:
-        # Only a process that waits for the signal survives it: the rank's own file is there.
-        path = self.run_dir.rank_stacks(program.report["rank"])
-        pids = [pid for pid in tuple(program.pids) if platform.catches(pid, platform.STACKS_SIGNAL)]
-        if path.exists():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, platform.STACKS_SIGNAL)
+    def _ask_stacks(self, name: str) -> None:
+        from shanty.runtime.agent.stacks import StackRequest
+
+        pids: Dict[int, Set[int]] = {}  # of a rank in each world with that number
+        for program in list(self.programs.values()):
+            if program.pids:
+                pids.setdefault(program.report["rank"], set()).update(program.pids)
+        request = StackRequest(self.run_dir, name, pids)
+        if request.tick(time.monotonic()):  # the loop does the rest
+            self.stacks = request
 
     def _warn(self, number: int) -> None:
         """Pass the warning of an end that is near on to ranks that wait for it."""
@@ -395,20 +401,19 @@ class NodeAgent:
             self.links = LinkProbe(self.plan, environ, self.controller.send)
         self.links.obey(order, self._pids)
 
-    def _look_around(self, *, closely: bool = False) -> None:
+    def _look_around(self, stacks: str = "") -> None:
         """Tell the controller of every rank where it stands and what it does.
 
-        `closely`: then ask them for their stacks, not before, as that signal makes them stir.
+        stacks: the name of a request for their stacks, which follows: it makes the ranks stir.
         """
         from shanty.runtime.agent.progress_sampler import ProgressSampler
 
         watch, alive = self.watch or ProgressSampler(self.run_dir), self._alive()
-        programs = list(self.programs.values()) if closely else ()
 
         def look() -> None:
-            self.controller.send(**watch.look(alive, closely=closely))
-            for program in programs:
-                self._ask_stacks(program)
+            self.controller.send(**watch.look(alive, closely=bool(stacks)))
+            if stacks:
+                self._ask_stacks(stacks)
 
         self._background.do(look)
         self.next_look = time.monotonic() + self.between_looks
@@ -478,6 +483,8 @@ class NodeAgent:
                 self._background.do(lambda: keep_alive.tick(now))
             if self.watch is not None and now >= self.next_look:
                 self._look_around()
+        if self.stacks is not None and not self.stacks.tick(now):
+            self.stacks = None
         if not self.over:
             self._sample(now)
         elif not self.ending:

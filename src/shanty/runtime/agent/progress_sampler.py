@@ -19,6 +19,7 @@ from shanty.runtime import platform
 from shanty.runtime.agent import host_load
 from shanty.runtime.agent.elf import UnreadableError
 from shanty.runtime.agent.native_stacks import MPI, Look, look_at
+from shanty.runtime.agent.stacks import probe_answers
 from shanty.runtime.rundir import RunDir
 
 _KEPT = 24  # samples of CPU time: two bounds of the controller's
@@ -144,7 +145,7 @@ class ProgressSampler:
             rank = known.get(key)
             process = None if rank is None else platform.process(rank.pid)
             if rank is None or process is None:
-                pid, answers = self._answers(key[1])
+                pid, answers = probe_answers(self._run, key[1])
                 # The Python that says that it is the rank, else the process that has MPI.
                 own = pid in pids
                 rank = _Rank(pid if own else _mpi_process(pids), answers if own else None, now)
@@ -187,7 +188,7 @@ class ProgressSampler:
 
     def _probe(self, number: int, rank: _Rank, now: float) -> None:
         """Takes what a rank has answered; asks again once it has answered the last time."""
-        pid, answers = self._answers(number)
+        pid, answers = probe_answers(self._run, number)
         before, rank.answers = rank.answers, None
         if before is None or answers is None or pid != rank.pid:
             return  # the script has taken the signal for itself
@@ -215,13 +216,6 @@ class ProgressSampler:
             if int(own) == pid:
                 return [what.strip(), round(now - float(since), 2)]
         return None
-
-    def _answers(self, number: int) -> Tuple[int, Optional[_Answers]]:
-        """Returns the pid in a rank's probe file, and its answers; 0, None without one."""
-        with contextlib.suppress(OSError, ValueError), open(self._run.rank_probe(number)) as file:
-            pid, answered, moves = (int(word) for word in file.read().split())
-            return pid, (answered, moves)
-        return 0, None
 
 
 def _mpi_process(pids: Iterable[int]) -> int:

@@ -16,7 +16,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Callable, Mapping, Sequence, TextIO
+    from typing import Any, Callable, Mapping, Sequence
 
 TENSORFLOW_1 = "SHANTY_TF1"  # "1": what the script imports as tensorflow is TensorFlow 1's
 
@@ -94,25 +94,31 @@ class RankProcess:
         os.close(channel)
 
     def allow_stacks(self) -> None:
-        """Lets a signal write all stacks into the run directory, even from within an MPI call.
+        """Lets the node agent read the stacks at any time, even within an MPI call.
 
-        So does the signal of a crash; `post_mortem` reads that file.
+        A thread writes those of all threads while it holds the GIL (`stack_server`). Where it does
+        not get the GIL, a signal writes that of the thread that receives it, and of no other: the
+        frames of threads that run cannot be read. So does the signal of a crash; `post_mortem`
+        reads that file.
         """
         import faulthandler
 
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         if not faulthandler.is_enabled():
             path = f"{self.run_dir}/stacks/rank-{self.rank}.crash"
-            self._crash: TextIO | None = open(path, "w")  # noqa: SIM115  kept open for the handler
+            self._crash: int | None = os.open(path, flags | os.O_TRUNC, 0o644)
             faulthandler.enable(self._crash, all_threads=False)
             faulthandler.enable = self._leave_crashes(faulthandler.enable)
         number = os.environ.get("SHANTY_STACKS_SIGNAL")
+        path = f"{self.run_dir}/stacks/rank-{self.rank}"
         if number and hasattr(faulthandler, "register"):
-            path = f"{self.run_dir}/stacks/rank-{self.rank}.txt"
-            self._stacks = open(path, "a")  # noqa: SIM115  kept open for the handler
-            faulthandler.register(int(number), file=self._stacks, all_threads=True, chain=False)
+            file = os.open(f"{path}.signal", flags | os.O_APPEND, 0o644)
+            faulthandler.register(int(number), file=file, all_threads=False, chain=False)
+        if number:
+            load_part("rank/stack_server").StackServer(path).start()
         if number and sys.platform == "linux":
-            path = f"{self.run_dir}/stacks/rank-{self.rank}.pulse"
-            self._probe = load_part("rank/progress_probe").ProgressProbe(path, int(number) + 1)
+            probe = load_part("rank/progress_probe").ProgressProbe
+            self._probe = probe(f"{path}.pulse", int(number) + 1)
 
     def _leave_crashes(self, enable: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `enable` such that crashes are the script's business once it has called that."""

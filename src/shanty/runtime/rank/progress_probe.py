@@ -47,7 +47,11 @@ class ProgressProbe:
         self._answered = self._moves = 0
         self._mark: _Mark | None = None
         self._tell("wb")
-        signal.signal(number, self._answer)
+        try:
+            signal.signal(number, self._answer)
+        except ValueError:  # another thread than the main one imports MPI: nothing can be known
+            os.unlink(path)
+            return
         signal.siginterrupt(number, False)  # calls of the system go on by themselves
         self._number, self._set = number, signal.signal
         signal.signal = self._watched  # type: ignore[assignment]  # what the script's own `signal.signal` comes down to

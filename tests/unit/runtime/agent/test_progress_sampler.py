@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from shanty.runtime.agent import host_load, progress_sampler
 from shanty.runtime.agent.elf import UnreadableError
 from shanty.runtime.agent.native_stacks import Frame, Look, look_at
 from shanty.runtime.agent.progress_sampler import ProgressSampler, native_frames
+from shanty.runtime.rank.progress_probe import ProgressProbe
 from shanty.runtime.rundir import RunDir
 
 linux = pytest.mark.skipif(not platform.LINUX, reason="Linux only")
@@ -27,6 +29,15 @@ def test_the_frames_of_an_mpi_without_names() -> None:
     assert native_frames(look) == [["", 0, "MPI (a door)"], ["program", 0, "main"]]
     outside = look._replace(call="")
     assert native_frames(outside) == [["libfabric.so.1", 0, "poll"], ["program", 0, "main"]]
+
+
+@linux
+def test_a_thread_that_imports_mpi_sets_no_handler(tmp_path: Path) -> None:
+    """Python lets only the main thread do that; the import must not fail of it."""
+    path = tmp_path / "pulse"
+    with ThreadPoolExecutor() as pool:
+        pool.submit(ProgressProbe, str(path), platform.PROBE_SIGNAL).result()
+    assert not path.exists()
 
 
 BLOCKED = """
