@@ -151,7 +151,7 @@ def test_programs_that_are_no_python(shanty):
     process = shanty.start("run", "-n", 2, "sleep", "100")
     wait_for(lambda: shanty.status().get("up") == 2)
     done = shanty("stacks")
-    assert "ranks 0-1:\n  it is no Python program, or has not come to its" in done.stdout
+    assert "ranks 0-1:\n  it is not a Python program, or has not reached its" in done.stdout
     shanty("stop", "last", "--kill")
     process.communicate(timeout=20)
 

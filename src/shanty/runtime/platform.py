@@ -209,7 +209,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 class Thread(NamedTuple):
-    """What the kernel tells of a thread; `switches`: how often it was taken off a core."""
+    """What the kernel reports about a thread; `switches`: how often it left a core."""
 
     state: str
     switches: int

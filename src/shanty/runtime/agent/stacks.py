@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0  # seconds a rank may take to answer
 _LOCKED = 1.0  # seconds without an answer after which the interpreter lock counts as held
-_AGAIN = 0.2  # seconds until the request is repeated
+_AGAIN = 0.2  # seconds after which the request is repeated
 _STILL = 0.3  # seconds for which a main thread that executes no Python must have slept
 _RAN = 0.01  # seconds of CPU time in which one that executes Python answers the probe signal
 _SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+)(?: in )?(.*)')
-_NO_PYTHON = "it is no Python program, or has not come to its script yet"
+_NO_PYTHON = "it is not a Python program, or has not reached its script yet"
 _STOPPED = "it is stopped, as by SIGSTOP"
 _MAIN_ONLY = f"only the main thread: the interpreter lock (GIL) was not free for {_LOCKED:g} s"
 
@@ -111,7 +111,7 @@ class _Rank:
         with contextlib.suppress(OSError):
             if before is None:
                 os.truncate(path, 0)
-                # A script that closes all files may have another one in the place of ours.
+                # A script that has closed all files may have one of its own under that number.
                 catches = platform.catches(pid, platform.STACKS_SIGNAL)
                 if catches and platform.has_open(pid, str(path)):
                     platform.signal_main_thread(pid, platform.STACKS_SIGNAL)

@@ -50,7 +50,8 @@ class ProgressProbe:
         try:
             signal.signal(number, self._answer)
         except ValueError:  # another thread than the main one imports MPI: nothing can be known
-            os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             return
         signal.siginterrupt(number, False)  # calls of the system go on by themselves
         self._number, self._set = number, signal.signal

@@ -52,7 +52,7 @@ class StackServer:
         if "t" in getattr(sys, "abiflags", "") or not hasattr(sys, "_current_frames"):
             return
         self._start_thread()
-        if sys.platform == "linux" and sys.version_info >= (3, 12):
+        if sys.version_info >= (3, 12) and os.path.isdir("/proc/self/task"):
             os.register_at_fork(before=self._pause, after_in_parent=self._resume)
 
     def _start_thread(self) -> None:

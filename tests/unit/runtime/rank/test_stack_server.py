@@ -65,6 +65,7 @@ def keep_in_a_thread():
     deep(5)
 
 def fork():
+    assert threading.active_count() == 1
     for _ in range(20):
         child = os.fork()
         if child == 0:
