@@ -8,17 +8,16 @@ import signal
 import threading
 import time
 import traceback
-from typing import Callable, Optional, Sequence
+from typing import Callable, Sequence
 
 _STARTED = 1.0  # seconds that are left to the ranks for their start
 
 
 class Background:
-    """A thread that starts with the first thing to do. An error in one is printed."""
+    """A thread while there is something to do. An error in one thing is printed."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
         self._left = 0
         self._lock = threading.Lock()
 
@@ -29,33 +28,30 @@ class Background:
 
     def do(self, work: Callable[[], None]) -> None:
         """Have it done after what was given before."""
+        self._work.put(work)
         with self._lock:
             self._left += 1
-        self._work.put(work)
-        if self._thread is not None:
-            return
-        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
+            if self._left > 1:
+                return  # the thread comes to it
+        thread = threading.Thread(target=self._run, name="background", daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            self._thread.start()  # signals are for the main thread
+            thread.start()  # signals are for the main thread
         except RuntimeError:  # the host, or the container, has too many
-            self._thread = None
-            self._next()
+            self._run()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _run(self) -> None:
         while True:
-            self._next()
-
-    def _next(self) -> None:
-        work = self._work.get()
-        try:
-            work()
-        except Exception:  # noqa: BLE001  whatever a look meets, the run goes on
-            traceback.print_exc()
-        with self._lock:
-            self._left -= 1
+            try:
+                self._work.get()()
+            except Exception:  # noqa: BLE001  whatever a look meets, the run goes on
+                traceback.print_exc()
+            with self._lock:
+                self._left -= 1
+                if self._left == 0:
+                    return
 
 
 def load(modules: Sequence[str]) -> None:

@@ -525,7 +525,8 @@ class NodeAgent:
                 return
             if not pid:
                 return
-            self.child_ended(pid, os.waitstatus_to_exitcode(status))
+            if not os.WIFSTOPPED(status):
+                self.child_ended(pid, os.waitstatus_to_exitcode(status))
 
     def child_ended(self, pid: int, code: int) -> None:
         """One of our children is gone: the launcher, or an orphan."""

@@ -15,11 +15,12 @@ class RunFolder:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
+        self._written = [path for path in (run.plan, run.agents, run.status) if path.exists()]
 
     @property
     def is_lost(self) -> bool:
         """True when what the agents wrote at their start is gone; a log may have been put back."""
-        for path in (self._run.plan, self._run.agents, self._run.status):
+        for path in self._written:
             try:
                 os.stat(path)
                 return False
@@ -27,7 +28,7 @@ class RunFolder:
                 continue
             except OSError:  # a network file system that is away for a moment
                 return False
-        return True
+        return bool(self._written)
 
     def failure(self) -> Optional[Failure]:
         """Returns why the run has to end without its folder, and makes another for its status."""
