@@ -223,7 +223,7 @@ class Controller:
                     # What comes after this is not reckoned with, and has to wake the thread.
                     known = self._pending.fresh > 0 or self.queue.since > 0
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
-                    wait_report.note(self.number, self._pending.oldest(), self._pending.first())
+                    wait_report.note(self.number, self._pending.oldest(), self._pending.first)
             if nap > 0 and not self._over:
                 self.queue.sleep(nap, lightly=known or nap <= _LONGEST)
         if self._whole:

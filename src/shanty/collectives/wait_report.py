@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,14 +19,14 @@ _SOON = 1.0  # seconds of a wait that is not worth a word
 _waits: dict[int, tuple[float, str]] = {}  # since when, by time.monotonic(), and what; by set
 
 
-def note(process_set: int, age: float, what: str) -> None:
-    """Note that a process set's oldest request has waited so many seconds; 0 for none."""
+def note(process_set: int, age: float, first: Callable[[], str]) -> None:
+    """Note that a process set's oldest request, the `first`, has waited so long; 0 for none."""
     if age < _SOON:
         if _waits.pop(process_set, None) is not None:
             _write()
         return
     since, before = _waits.get(process_set, (0.0, ""))
-    now = time.monotonic() - age
+    now, what = time.monotonic() - age, first()
     if before != what or abs(now - since) > _SOON:
         _waits[process_set] = now, what
         _write()

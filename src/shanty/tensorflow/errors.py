@@ -2,7 +2,7 @@
 
 A script may expect either. What a Python function raises in a graph comes out of it as TensorFlow's
 UnknownError, or InvalidArgumentError for a ValueError, with name and text in its message. So
-TensorFlow's class is told to make a `GraphError` of such a message.
+TensorFlow's class makes a `GraphError` of such a message.
 """
 
 from __future__ import annotations
