@@ -61,15 +61,15 @@ class Means:
         results = env.evaluation_result_list or []
         if not self._counts:
             self._counts = network.gather(_counts(env.model))
-        told = network.gather([tuple(each[:3]) for each in results])
-        names = [[each[:2] for each in theirs] for theirs in told]
+        every = network.gather([tuple(each[:3]) for each in results])
+        names = [[each[:2] for each in theirs] for theirs in every]
         if any(theirs != names[0] for theirs in names):
             raise DataError("the ranks evaluate other data: give all of them the same valid_sets")
         for at, each in enumerate(results):
             data, metric = each[0], each[1]
             grouped = metric.startswith(("ndcg@", "map@"))
             weights = [counts[data][grouped] for counts in self._counts]
-            value = _mean(metric, [theirs[at][2] for theirs in told], weights)
+            value = _mean(metric, [theirs[at][2] for theirs in every], weights)
             fields = getattr(each, "_fields", ())
             if fields:  # LightGBM 4.7
                 values = {name: getattr(each, name) for name in fields}

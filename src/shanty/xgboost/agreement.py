@@ -61,9 +61,9 @@ def compare(seen: Sequence[Sequence[Facts]]) -> None:
     A rank without rows has no facts of them.
     """
     for at in range(min(map(len, seen))):
-        told = [(rank, each[at]) for rank, each in enumerate(seen) if each[at]]
-        for rank, facts in told[1:]:
-            first, here = told[0]
+        known = [(rank, each[at]) for rank, each in enumerate(seen) if each[at]]
+        for rank, facts in known[1:]:
+            first, here = known[0]
             for name in dict.fromkeys([*here, *facts]):
                 mine, other = here.get(name, "missing"), facts.get(name, "missing")
                 if mine != other:
@@ -81,11 +81,11 @@ def same_model(ranks: Communicator, booster: Any) -> None:
     booster.set_attr(**dict.fromkeys(own))
     digest = hashlib.blake2b(booster.save_raw("ubj"), digest_size=8).hexdigest()
     booster.set_attr(**own)
-    told = together(ranks, "comparing models", lambda _: digest, lambda each: each)
-    if len(set(told)) > 1:
+    known = together(ranks, "comparing models", lambda _: digest, lambda each: each)
+    if len(set(known)) > 1:
         raise WorldError(
             "The ranks have come to different models: "
-            + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(told))
+            + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(known))
             + ". They must have the same parameters, columns and categories, and, with dart, the "
             "same seed."
         )

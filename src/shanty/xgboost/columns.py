@@ -117,13 +117,13 @@ def _unions(plan: _Plan, seen: list[dict[int, Categories]]) -> dict[int, list[An
     """The categories of all ranks, for each column where they differ."""
     found = {}
     for at, name in plan.differ.items():
-        told = {rank: each[at] for rank, each in enumerate(seen) if at in each}
+        known = {rank: each[at] for rank, each in enumerate(seen) if at in each}
         if plan.fixed:
             raise DataError(
-                f"{_categories.explain(name, told)}. {plan.fixed}: give the column the same "
+                f"{_categories.explain(name, known)}. {plan.fixed}: give the column the same "
                 "categories, in one order, on all ranks."
             )
-        found[at] = _categories.union(name, told, DataError)
+        found[at] = _categories.union(name, known, DataError)
         _categories.tell(name, len(found[at]))
     return found
 
