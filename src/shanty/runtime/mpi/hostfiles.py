@@ -138,7 +138,7 @@ def lines(text: str, source: str) -> Iterator[Line]:
         if odd or "//" in line or any(word.startswith("slot=") for word in words):
             dialect = "other"
         # Open MPI takes the largest number of slots where it has no other.
-        yield Line(where, first, (slots or most or [None])[0], dialect)
+        yield Line(where, first, next(iter(slots or most), None), dialect)
 
 
 def mlx_table(text: str, source: str) -> Dict[str, Any]:
