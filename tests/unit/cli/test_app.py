@@ -73,7 +73,7 @@ def test_output_that_finds_no_room(words: list[str]) -> None:
         (["run", "-m"], 2, "-m needs the name of a module"),
         (["run", "--time-limit", "soon", "train.py"], 2, "write 90, 90s, 15m, 2h, 1h30m"),
         (["run", "--start-timeout", "-1", "train.py"], 2, "'-1' is no time"),
-        (["run", "-e", "=1", "train.py"], 2, "'=1' is no KEY=VALUE"),
+        (["run", "-e", "=1", "train.py"], 2, "'=1' is not KEY=VALUE"),
         (["run", "--env-file", "nowhere", "train.py"], 66, "cannot read the env file nowhere"),
         (["run", "--python", "./nowhere", "train.py"], 66, "there is no Python at './nowhere'"),
         (["run", "--python", "nopython", "train.py"], 66, "there is no Python at 'nopython'"),
@@ -152,7 +152,7 @@ def test_a_help_text_loads_nothing_that_looks_at_runs() -> None:
         ("keep_runs = 'all'\n", "keep_runs"),
         ("stop_grace = -1\n", "stop_grace"),
         ("log_limit = true\n", "log_limit"),
-        ("log_limit\n", "is no valid TOML"),
+        ("log_limit\n", "is not valid TOML"),
     ],
 )
 def test_bad_settings(cli: Cli, home: Path, text: str, says: str) -> None:

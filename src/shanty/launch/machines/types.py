@@ -17,6 +17,7 @@ from shanty.launch.host import Host
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import read_json, storage_errors, write_json
 from shanty.runtime.spec import JobSpec
+from shanty.runtime.unknown import nearest, place
 
 Kind = Literal["local", "hosts", "slurm", "k8s"]
 LOCAL = "local"  # this machine
@@ -98,6 +99,13 @@ def load(name: str, home: Path) -> MachineType:
     if not _NAME.fullmatch(name) or not path.is_file():
         raise unknown(name, home)
     value = read_json(path) or {}
+    unknown_keys = value.keys() - {"on", "slots", "gpus", "options"}
+    if unknown_keys:
+        key = min(unknown_keys)
+        where = place(path, path.read_text(encoding="utf-8"), key)
+        raise UsageError(
+            f"{where}: unknown key {key!r}", fix=nearest(key, ("on", "slots", "gpus", "options"))
+        )
     try:
         return MachineType(
             name, str(value["on"]), value.get("slots"), value.get("gpus"), value.get("options", {})

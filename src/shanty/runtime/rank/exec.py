@@ -68,7 +68,8 @@ def main(argv: list[str]) -> int:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     environ.update(processes.place_everywhere(rank, size, local, local_size))
-    _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
+    if not step:  # Slurm knows which cores are the job's
+        _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
