@@ -81,6 +81,15 @@ CASES = {
         ROWS.format("import xgboost; xgboost.XGBClassifier(n_estimators=3).fit(x, y)"),
         "import shanty.xgboost",
     ),
+    "a-variable-that-is-not-set": (
+        TORCH.format(
+            before='import os\nos.environ["RANK"] = os.environ.get("SLURM_PROCID", "0")\n'
+            'os.environ["WORLD_SIZE"] = os.environ.get("SLURM_NTASKS", "1")',
+            steps=200,
+            after="",
+        ),
+        "take the rank and the world size from RANK and WORLD_SIZE",
+    ),
     "processes-of-its-own": (SPAWN, "start none in the script"),
 }
 LIGHTGBM = "import lightgbm; lightgbm.train({}, lightgbm.Dataset(x, y), 3)"

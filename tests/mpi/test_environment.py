@@ -64,6 +64,41 @@ def test_the_cluster_of_tensorflow(shanty: Shanty, flavour: str) -> None:
     assert found[1]["cluster"] == {"worker": workers}
 
 
+PLACE = """
+import os
+for names in (
+    ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+    ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+):
+    print(*(os.environ.get(name) for name in names))
+try:
+    from mpi4py import MPI
+    print(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+    os.environ["SLURM_PROCID"]
+except KeyError:
+    MPI.COMM_WORLD.barrier()
+    raise
+"""
+
+
+def test_the_variables_of_all_launchers(shanty: Shanty, flavour: str) -> None:
+    """A script for one MPI finds its rank under every other, and MPI itself is not misled."""
+    done = shanty("run", "-q", "--mpi", flavour, "-n", 2, shanty.script(PLACE))
+    for rank in range(2):
+        lines = [line[4:] for line in done.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert lines == [
+            f"{rank} {rank} {rank}",
+            "2 2 2",
+            f"{rank} {rank} {rank}",
+            "2 2 2",
+            f"{rank} 2",
+        ]
+    assert done.returncode == 1
+    assert "fix: SLURM_PROCID is not set here; RANK, WORLD_SIZE and LOCAL_RANK are" in done.stderr
+
+
 def test_the_user_s_own_cluster_of_tensorflow(shanty: Shanty) -> None:
     script = shanty.script(CONFIG)
     given = shanty("run", "-q", "-n", 2, "-e", "TF_CONFIG={}", script)
