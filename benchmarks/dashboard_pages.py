@@ -59,9 +59,7 @@ def measure(browser: Browser, address: str, runs: int, repeats: int) -> dict[str
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         page = context.new_page()
         page.goto(address)
-        while (
-            page.request.get(f"{base}/api/v1/runs?limit=0", headers=known).json()["total"] < runs
-        ):
+        while page.request.get(f"{base}/api/v1/runs?limit=0", headers=known).json()["total"] < runs:
             time.sleep(0.1)
         kept = context.storage_state()
     for _ in range(repeats):
