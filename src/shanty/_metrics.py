@@ -80,7 +80,7 @@ def _asked(data: Any, asked: list[str]) -> Iterator[None]:
 
     def noting(name: str, get: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*field: Any, **named: Any) -> Any:
-            if not field or field[0] == "weight":
+            if (*field, *named.values(), "weight")[0] == "weight":
                 asked.append(name)
             return get(*field, **named)
 

@@ -36,7 +36,8 @@ _host_option = click.option(
 def ui(port: int, host: str, allowed: tuple[str, ...], no_browser: bool) -> None:
     """Show runs in the browser.
 
-    The address has a token in it: whoever has that may do what you may. Ctrl-C ends it; runs go on.
+    The address contains a token: a person with this address may do what you may. Ctrl-C ends the
+    dashboard; runs go on.
 
     \b
     Examples:

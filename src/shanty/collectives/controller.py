@@ -226,6 +226,7 @@ class Controller:
                     wait_report.note(self.number, self._pending.oldest(), self._pending.first)
             if nap > 0 and not self._over:
                 self.queue.sleep(nap, lightly=known or nap <= _LONGEST)
+        wait_report.note(self.number, 0.0, self._pending.first)
         if self._whole:
             self._at.free()
             self._at.watchdog.free()

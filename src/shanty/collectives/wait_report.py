@@ -1,4 +1,4 @@
-"""Tells a run's watch (docs/stalls.md) what this rank's requests wait for. Starts no MPI.
+"""Reports what this rank's requests wait for to the run's watch (docs/stalls.md). Starts no MPI.
 
 Where a framework's own threads submit requests, as those of a graph in TensorFlow do, the main
 thread is in no call that shows, from outside, that the rank waits for others.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shanty.runtime.rundir import RUN_DIR, RunDir
 
-_SOON = 1.0  # seconds of a wait that is not worth a word
+_SOON = 1.0  # seconds; a shorter wait is not reported
 
 _waits: dict[int, tuple[float, str]] = {}  # since when, by time.monotonic(), and what; by set
 

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import os
 from collections.abc import Collection
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,7 +40,8 @@ class Hosts:
     """
 
     def __init__(self, bound: str, allowed: Collection[str] = ()) -> None:
-        self._names = {_plain(name) for name in (*_LOOPBACK, bound, *allowed)}
+        # An empty name would also be that of the origin "null".
+        self._names = {_plain(name) for name in (*_LOOPBACK, bound, *allowed)} - {""}
         self._numbers = not is_loopback(bound)
         if self._numbers:
             name = os.uname().nodename.lower()
@@ -120,7 +121,7 @@ class Guard:
                 "use the address that was printed, or add --allowed-host NAME",
             )
         origin = headers.get("origin")
-        if origin is not None and not self._hosts.has(urlsplit(origin).netloc):
+        if origin is not None and not self._hosts.has(origin.partition("://")[2]):
             return (
                 403,
                 "requests from pages of other servers are refused",

@@ -148,7 +148,7 @@ def _notes(task: Any) -> list[str]:
         found.append("the workers' command is left out: it starts their sshd on a cluster")
     if config.run_policy and config.run_policy.backoff_limit:
         found.append(
-            "backoff_limit counts attempts after a lost host; after another failure retries does"
+            "backoff_limit counts attempts after a lost host, retries those after other failures"
         )
     if task.pod_template is not None:
         found.append("its pod template is left out")

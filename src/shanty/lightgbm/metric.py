@@ -79,7 +79,7 @@ class Means:
 
 
 def _mean(metric: str, values: list[float], weights: list[float]) -> float:
-    """The value of all ranks' rows; of what is no mean over rows, the mean of the ranks' values."""
+    """The value of all ranks' rows; the mean of the ranks' values if it is not a mean over rows."""
     if metric == "gamma_deviance":  # a sum
         return math.fsum(values)
     whole = sum(weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ def train(
     """
     network.init()
     params = parameters(params)
-    options |= zip(("valid_sets", "valid_names", "feval", "init_model"), args, strict=False)
+    options |= zip([*inspect.signature(lightgbm.train).parameters][3:], args, strict=False)
     valid = options.get("valid_sets") or []
     valid = [valid] if isinstance(valid, lightgbm.Dataset) else list(valid)
     given = {name: getattr(train_set, name, None) is not None for name in _OF_ROWS}
@@ -121,7 +122,7 @@ def train(
         train_set.data = joined(train_set.data)
     options["feval"] = over_ranks(options.get("feval"))
     booster = lightgbm.train(
-        params, train_set, num_boost_round, *args[4:],
+        params, train_set, num_boost_round,
         callbacks=[*reports(), *(callbacks or ())], **options,
     )  # fmt: skip
     return same_model(booster, params)

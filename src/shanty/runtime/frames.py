@@ -129,6 +129,8 @@ class FrameWriter:
         except (FileNotFoundError, NotADirectoryError):
             self._put_back()
             return
+        except OSError:  # a network file system that is away for a moment
+            return
         if ours.st_nlink == 0 and (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
             self._put_back()
         elif ours.st_size < self._size:

@@ -67,7 +67,7 @@ def _compare(module: Any, group: Any) -> None:
         for name, each in trained
     ]
     made = hashlib.blake2b("\n".join(parameters).encode(), digest_size=7).digest()
-    number = torch.tensor([int.from_bytes(made, "big")])
+    number = torch.tensor([int.from_bytes(made, "big")], device="cpu")
     numbers = [torch.zeros_like(number) for _ in range(group.size())]
     dist.all_gather(numbers, number, group=group)
     if len({each.item() for each in numbers}) == 1:

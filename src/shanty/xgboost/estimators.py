@@ -47,7 +47,12 @@ def ready(
             if (ids[1:] < ids[:-1]).any():
                 raise DataError("qid is not sorted. Sort the rows by it, and what goes with them.")
         facts = of_parameters({**model.get_params(), "callbacks": None})
-        facts["eval_set"] = str(len(options.get("eval_set") or ()))
+        # XGBoost reuses the matrix of X and y; a rank that makes another would wait for the others.
+        evals = [
+            f"({'X' if each is X else '…'}, {'y' if labels is y else '…'})"
+            for each, labels in options.get("eval_set") or ()
+        ]
+        facts["eval_set"] = ", ".join(evals) or "none"
         given = {name: "given" for name in _OF_ROWS if options.get(name) is not None}
         if isinstance(model, xgboost.XGBClassifier) and not isinstance(model, _Classes):
             facts["the classes in y"] = str(np.unique(np.asarray(y)).tolist())

@@ -1,6 +1,6 @@
 """Makes XGBoost's matrices of this rank's share of some files.
 
-What is no name of a file is this rank's share as it is: it is passed on to XGBoost, coded by the
+Data that is not a file name is this rank's share itself: it is passed to XGBoost, coded by the
 categories of all ranks.
 """
 

@@ -210,7 +210,8 @@ def test_a_change_needs_a_header_that_no_other_site_can_send(run: RunDir, admin:
     for site in ("cross-site", "same-site"):  # the second is another port of this host
         answer = admin.send("DELETE", f"/runs/{run.id}", None, **{"Sec-Fetch-Site": site})
         assert answer.status_code == 403
-    for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example:80", ""):
+    evil = ("https://evil.example", "null", "http://127.0.0.1.evil.example:80", "http://[", "")
+    for origin in evil:
         answer = admin.send("DELETE", f"/runs/{run.id}", None, Origin=origin)
         assert answer.status_code == 403, origin
     assert run.path.exists()
@@ -249,6 +250,7 @@ def test_names_of_a_server_that_others_reach() -> None:
         assert hosts.has(name), name
     for name in ("evil.example", "10.0.0.1.nip.io", "shanty.example.evil.example", ""):
         assert not hosts.has(name), name
+    assert not Hosts("", ("",)).has("")  # of the origin "null"
 
 
 @pytest.mark.parametrize(

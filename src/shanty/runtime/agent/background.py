@@ -1,4 +1,4 @@
-"""Does what takes an agent longer beside its loop, one thing after the other."""
+"""Does an agent's longer work in a thread beside its loop, one item after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STARTED = 1.0  # seconds that are left to the ranks for their start
 
 
 class Background:
-    """A thread while there is something to do. An error in one thing is printed."""
+    """A queue of work, with a thread while there is some. An error in an item is printed."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -23,11 +23,11 @@ class Background:
 
     @property
     def is_idle(self) -> bool:
-        """True when all is done."""
+        """True when all work is done."""
         return self._left == 0
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have it done after what was given before."""
+        """Queue `work`; it is done after all earlier work."""
         self._work.put(work)
         with self._lock:
             self._left += 1

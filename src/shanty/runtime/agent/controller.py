@@ -228,7 +228,8 @@ class Controller:
                 self._links, self._doubt = LinkCheck(self, 0, now, QUICK), now + _DOUBT
         self.event("rank-" + str(report.get("event")), report=report)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
-        changed["not_finite"] = world.not_finite_text()
+        texts = (each.not_finite_text() for each in self.worlds.values())
+        changed["not_finite"] = "; ".join(filter(None, texts))
         if world.complete and self.status.state is State.STARTING:
             verdict = misplaced(self.plan, world) if name == TOP else None
             if verdict is not None:
@@ -469,7 +470,7 @@ class Controller:
     def _is_launchs_fault(self) -> bool:
         """True when a host was lost or the launcher failed; a script's own bug would come again."""
         failed = self.failure is not None and self.failure.rank is None
-        return failed and self.code == LaunchError.exit_code
+        return failed and self.code == LaunchError.exit_code and self.run_dir.plan.exists()
 
     def _try_again(self) -> bool:
         """Plan another attempt and say so; False where the hosts that are left do not do."""

@@ -54,7 +54,7 @@ class FailureDetector:
     """Decides whether another agent is gone, by the seconds since its last word.
 
     Seconds count only while the other could speak and this process could listen. A machine that
-    stood still (suspended, or without a core to run on) hears from nobody, so a gap between two
+    stood still (suspended, or without a core to run on) receives nothing, so a gap between two
     looks counts for one look only. An agent on this host, process `pid`, that has a thread which
     waits for a core or for a disk is held up by the machine, not frozen. Of an agent on another
     host only its words are known: where they have come late, more silence is allowed.

@@ -81,7 +81,7 @@ class Launcher:
     def _write(self, _: Any, stream: int, data: bytes) -> None:
         if self._writer is None:
             path = str(self._run.launcher_log)
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # it may have been removed
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # it may have been removed
             log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._writer = FrameWriter(log, self._plan.limits.log_limit, path)
         self._writer.feed(stream, data)

@@ -196,9 +196,14 @@ class MpiWorld:
         return sum(1 for rank in self.ranks.values() if rank.started)
 
     @property
+    def running(self) -> List[int]:
+        """The ranks that have started and have not ended."""
+        return sorted(r.rank for r in self.ranks.values() if r.started and r.ended is None)
+
+    @property
     def deserted(self) -> bool:
         """True when every rank that has started has ended."""
-        return bool(self.ranks) and all(rank.ended is not None for rank in self.ranks.values())
+        return bool(self.ranks) and not self.running
 
     @property
     def joined(self) -> int:

@@ -99,7 +99,7 @@ class NodeAgent:
         self.leaving = False  # the controller wants nothing more of us
         self.comes_again = False  # for another attempt
         self.activity: Optional[RankActivity] = None  # while it was silent the last time
-        self.stacks: Optional[StackRequest] = None  # under way
+        self.stacks: List[StackRequest] = []  # under way
         self.watch: Optional[ProgressSampler] = None  # while the run is silent
         self.next_look = self.between_looks = 0.0
         self.resources: Optional[ResourceSampler] = None
@@ -143,7 +143,7 @@ class NodeAgent:
         heartbeat = Heartbeat(lambda: self.controller.send(sent=time.monotonic()))
         while True:
             heartbeat.turn()
-            pause = _TICK if self.stacks is None else _PROMPT
+            pause = _PROMPT if self.stacks else _TICK
             for fd, _ in self._poll.poll(pause * 1000):
                 if fd == wake:
                     os.read(wake, 512)
@@ -334,7 +334,7 @@ class NodeAgent:
                 pids.setdefault(program.report["rank"], set()).update(program.pids)
         request = StackRequest(self.run_dir, name, pids)
         if request.tick(time.monotonic()):  # the loop does the rest
-            self.stacks = request
+            self.stacks.append(request)
 
     def _warn(self, number: int) -> None:
         """Pass the warning of an end that is near on to ranks that wait for it."""
@@ -483,8 +483,9 @@ class NodeAgent:
                 self._background.do(lambda: keep_alive.tick(now))
             if self.watch is not None and now >= self.next_look:
                 self._look_around()
-        if self.stacks is not None and not self.stacks.tick(now):
-            self.stacks = None
+        for request in list(self.stacks):  # the background adds some
+            if not request.tick(now):
+                self.stacks.remove(request)
         if not self.over:
             self._sample(now)
         elif not self.ending:

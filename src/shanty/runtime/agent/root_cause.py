@@ -95,8 +95,8 @@ def at_end(
             code if passed_on else LaunchError.exit_code,
             quotes_launcher=True,
         )
-    unended = sorted(r.rank for r in top.ranks.values() if r.ended is None) if top else []
-    if unended and not plan.raw:
+    unended = top.running if top is not None and not plan.raw else []
+    if unended:
         return Verdict(
             Failure(
                 f"{named(unended)} of {expected} did not come to the end of the program",

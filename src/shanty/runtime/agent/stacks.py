@@ -77,7 +77,7 @@ class _Rank:
                 self._answer(_NO_PYTHON)
             return not path.exists()
         thread = platform.main_thread(pid)
-        if thread is not None and thread.state in "Tt":
+        if thread is not None and thread.state == "T":  # "t" is a look of ours, or a debugger's
             self._answer(_STOPPED)
         elif self._written is not None or (
             thread is not None and self._executes_no_python(pid, thread, answers[0], now)

@@ -25,7 +25,7 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
   launcher is told no interfaces.
 - Hosts are told apart by the names that each daemon's gethostname(2) gives, and by those of the
   host file: up to the first dot, unless they keep their FQDN. Ranks on hosts with one name are
-  taken for those of one host. In 5 they then wait for each other for ever; only what its daemons
+  taken for those of one host. In 5 they then wait for each other forever; only what its daemons
   read under Slurm (`ess slurm`) gives them another name. In 4 some die by SIGSEGV, unless
   PMIX_HOSTNAME tells ranks another one.
 - Session folders and what is above them are made on every host, and only the part above is

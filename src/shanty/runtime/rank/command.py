@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 LOCAL_RANK = "@SHANTY_LOCAL_RANK@"  # in a rank's words: its own local rank goes there
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _LETTERS = frozenset("bBdEiIOPqRsSuvx")
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULES = {"xgboost": "shanty.compat.xgboost_program"}
 _LAUNCHERS = {
     "torch.distributed.run": "torchrun",
@@ -37,10 +36,8 @@ ENGINES = (
     "docker", "podman", "nerdctl", "docker-compose", "podman-compose", "apptainer", "singularity",
     "enroot", "kubectl", "oc", "sudo", "doas",
 )  # fmt: skip
-STARTERS = (
-    *ENGINES, *SHELLS, "ssh", "env", "nice", "nohup", "time", "timeout", "stdbuf", "numactl",
-    "taskset",
-)  # fmt: skip
+WRAPPERS = ("env", "nice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset")
+STARTERS = (*ENGINES, *SHELLS, *WRAPPERS, "ssh")
 _MARK = "\0"
 
 
@@ -95,7 +92,7 @@ def reads_its_script(argv: list[str]) -> bool:
                 return words[0].startswith(("-W", "-X")) and reads_its_script([argv[0], *words[1:]])
             words = words[2:] if words[0] in _WITH_VALUE else words[1:]
         return words[:1] in ([], ["-"])
-    if os.path.basename(argv[0]) not in _SHELLS:
+    if os.path.basename(argv[0]) not in SHELLS:
         return False
     return all(word.startswith("-") and "c" not in word for word in words) or "-s" in words[:1]
 

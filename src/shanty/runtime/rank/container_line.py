@@ -22,13 +22,13 @@ from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optiona
 from shanty.runtime import platform
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import reports
-from shanty.runtime.rank.command import SHELLS, become_next
+from shanty.runtime.rank.command import SHELLS, WRAPPERS, become_next
 
 RANK_LABEL = "shanty.rank"  # of a container: the folder of the run whose rank has started it
 REMOVED = "shanty.rank.rm"  # of one that is to go when it ends (`--rm`)
 CODE = 2  # the exit code of a rank whose line is refused
 _LABELLED = ("docker", "podman", "nerdctl")
-_SHARING = ("apptainer", "singularity")  # which hand everything on, unless they are told not to
+_SHARING = ("apptainer", "singularity")  # which pass everything on, unless an option forbids it
 _VERBS = {
     **dict.fromkeys(_LABELLED, ("run", "exec", "start")),
     **dict.fromkeys(("docker-compose", "podman-compose"), ("run", "exec", "up")),
@@ -39,7 +39,7 @@ _VERBS = {
 }
 _GROUPS = ("container", "compose")
 _AS_ROOT = ("sudo", "doas")
-_WRAPPERS = (*_AS_ROOT, "env", "nice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset")
+_WRAPPERS = (*_AS_ROOT, *WRAPPERS)
 
 
 def _set(text: str) -> FrozenSet[str]:

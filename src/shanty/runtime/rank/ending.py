@@ -36,7 +36,8 @@ def end(rank: int, code: int) -> NoReturn:
     os.environ[_FAILING] = "1"
     began = time.monotonic()
     grace = float(os.environ.get(GRACE, "5"))
-    _thread.start_new_thread(_give_up, (rank, code, grace * _ALL))
+    # Where no thread can be started, as at the end of Python 3.12, SIGKILL is the bound.
+    _safely(lambda: _thread.start_new_thread(_give_up, (rank, code, grace * _ALL)))
     write_files(close=False)  # whatever comes of the rest
     _join_threads(rank, began + grace * _THREADS)
     _safely(atexit._run_exitfuncs)
@@ -76,7 +77,10 @@ def _join_threads(rank: int, until: float) -> None:
             _safely(call)
         over.release()
 
-    _thread.start_new_thread(finish_pools, ())
+    try:
+        _thread.start_new_thread(finish_pools, ())
+    except RuntimeError:  # there are too many, or Python 3.12 is ending
+        finish_pools()
     over.acquire(timeout=max(0.0, until - time.monotonic()))
     main = threading.main_thread()
     while True:

@@ -98,7 +98,7 @@ def main(argv: list[str]) -> int:
             environ["SHANTY_INPUTS"] = inputs
     folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
     path = f"{os.path.abspath(folder)}/logs/rank-{rank}.log"
-    os.makedirs(os.path.dirname(path), exist_ok=True)  # it may have been removed
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # it may have been removed
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)), path)
     chosen = environ.get(PYTHON)
@@ -147,7 +147,10 @@ def _stay_on_our_cores(numbers: str) -> None:
         return
     ours, bound = sorted(map(int, numbers.split(","))), os.sched_getaffinity(0)
     if not bound <= set(ours):
-        os.sched_setaffinity(0, bound & set(ours) or {ours[core % len(ours)] for core in bound})
+        try:  # noqa: SIM105  contextlib is not light
+            os.sched_setaffinity(0, bound & set(ours) or {ours[core % len(ours)] for core in bound})
+        except OSError:  # its container has none of them: the launcher's binding stays
+            pass
 
 
 def _threads(local_size: int) -> str:

@@ -216,7 +216,7 @@ class RankProcess:
             self.tell("finalized")
 
     def die(self, code: int, why: str, fix: str = "") -> None:
-        """Ends a rank that failed: MPI_Finalize would wait for the others for ever."""
+        """Ends a rank that failed: MPI_Finalize would wait for the others indefinitely."""
         self.failing = True
         self.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
         load_part("rank/ending").end(self.rank, code)

@@ -76,9 +76,12 @@ class StackServer:
         if not mine or len(os.listdir("/proc/self/task")) != 2:
             return
         self._paused, deadline = True, time.monotonic() + _PAUSE
+        fifo = f"{self._path}.ask"
         while len(os.listdir("/proc/self/task")) == 2 and time.monotonic() < deadline:
+            if not os.path.exists(fifo):  # the run directory is gone: nothing wakes the thread
+                break
             with contextlib.suppress(OSError):  # it does not wait in `open` yet, or no more
-                os.close(os.open(f"{self._path}.ask", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             time.sleep(0.0001)
 
     def _resume(self) -> None:

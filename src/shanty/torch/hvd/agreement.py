@@ -81,7 +81,9 @@ def _all_have(numbers: Sequence[int], name: str, process_set: ProcessSet) -> boo
     the squares is the square of the sum only where all n numbers are equal. Where ranks have
     joined, nobody can ask them for more, and the answer is true.
     """
-    vector = torch.tensor([1, *numbers, *(each * each for each in numbers)], dtype=torch.int64)
+    vector = torch.tensor(
+        [1, *numbers, *(each * each for each in numbers)], dtype=torch.int64, device="cpu"
+    )
     total = ops.allreduce(vector, name=f"agreement.{name}", op=ops.Sum, process_set=process_set)
     there, *sums = total.tolist()
     if there != process_set.size():

@@ -134,10 +134,10 @@ class Reducing(torch.optim.Optimizer):
             if failed:
                 raise failed[0]
             if not self._compared and self._gradients:
-                self._compared = True
                 named = {each.name: each.parameter for each in self._gradients.values()}
                 passes = {"backward_passes_per_step": self._reduction.passes}
                 agreement.compare(named, [*self.param_groups, passes], self.process_set)
+                self._compared = True  # not before: after a failure all ranks compare again
         self._synchronized = True
 
     @contextmanager
@@ -354,9 +354,9 @@ class AdasumReducing(torch.optim.Optimizer):
             if parameter.requires_grad
         ]
         if not self._compared and trained:
-            self._compared = True
             named = {name: parameter for parameter, name in trained}
             agreement.compare(named, self.param_groups, global_process_set)
+            self._compared = True
         starts = [parameter.clone() for parameter, _ in trained]
         self._wrapped._opt_called = True  # type: ignore[attr-defined]
         step = self._user_class.step
