@@ -36,7 +36,10 @@ PATIENCE = 900.0  # seconds without a word after which a verb has failed; a dead
 _CHUNK = 1 << 16
 _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 # What of shanty travels to a host: the agents, and what a script imports; never cli or launch.
-_CODE = ("__init__.py", "_script.py", "_lazy.py", "_singleton.py", "py.typed")
+_CODE = (
+    *("__init__.py", "_script.py", "_lazy.py", "_singleton.py", "_categories.py", "_metrics.py"),
+    "py.typed",
+)
 _PARTS = (
     *_CODE,
     *(

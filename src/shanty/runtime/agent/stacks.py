@@ -28,6 +28,7 @@ _LOCKED = 1.0  # seconds without an answer after which the interpreter lock coun
 _AGAIN = 0.2  # seconds after which the request is repeated
 _STILL = 0.3  # seconds for which a main thread that executes no Python must have slept
 _RAN = 0.01  # seconds of CPU time in which one that executes Python answers the probe signal
+_SHARE = 0.03  # of a core: more than a main thread takes that waits for the lock
 _SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+)(?: in )?(.*)')
 _NO_PYTHON = "it is not a Python program, or has not reached its script yet"
@@ -103,7 +104,8 @@ class _Rank:
             self._probed, self._seen = True, (now, thread, answers)
             platform.signal_main_thread(pid, platform.PROBE_SIGNAL)
             return False
-        return self._probed and answers == answered and thread.ran > before.ran + _RAN
+        enough = _RAN + _SHARE * (now - since)
+        return self._probed and answers == answered and thread.ran - before.ran > enough
 
     def _by_signal(self, pid: int) -> bool:
         path = self._run.rank_signal(self._rank)
