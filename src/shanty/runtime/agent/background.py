@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import queue
+import collections
 import signal
 import threading
 import time
-import traceback
-from typing import Callable, Sequence
+from typing import Callable, Deque, Sequence
 
 _STARTED = 1.0  # seconds that are left to the ranks for their start
 
@@ -17,7 +15,7 @@ class Background:
     """A queue of work, with a thread while there is some. An error in an item is printed."""
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._work: Deque[Callable[[], None]] = collections.deque()
         self._left = 0
         self._lock = threading.Lock()
 
@@ -28,7 +26,7 @@ class Background:
 
     def do(self, work: Callable[[], None]) -> None:
         """Queue `work`; it is done after all earlier work."""
-        self._work.put(work)
+        self._work.append(work)
         with self._lock:
             self._left += 1
             if self._left > 1:
@@ -45,8 +43,10 @@ class Background:
     def _run(self) -> None:
         while True:
             try:
-                self._work.get()()
+                self._work.popleft()()
             except Exception:  # noqa: BLE001  whatever a look meets, the run goes on
+                import traceback  # not before the ranks start
+
                 traceback.print_exc()
             with self._lock:
                 self._left -= 1
@@ -62,6 +62,8 @@ def load(modules: Sequence[str]) -> None:
 
     def later() -> None:
         time.sleep(_STARTED)
+        import importlib
+
         for name in modules:
             importlib.import_module(name)
 
