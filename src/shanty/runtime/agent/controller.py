@@ -470,7 +470,7 @@ class Controller:
     def _is_launchs_fault(self) -> bool:
         """True when a host was lost or the launcher failed; a script's own bug would come again."""
         failed = self.failure is not None and self.failure.rank is None
-        return failed and self.code == LaunchError.exit_code and self.run_dir.plan.exists()
+        return failed and self.code == LaunchError.exit_code and not self.folder.was_lost
 
     def _try_again(self) -> bool:
         """Plan another attempt and say so; False where the hosts that are left do not do."""

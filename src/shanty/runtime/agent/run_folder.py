@@ -15,6 +15,7 @@ class RunFolder:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
+        self.was_lost = False  # it was found to be gone: there is nothing to try again with
         self._written = [path for path in (run.plan, run.agents, run.status) if path.exists()]
 
     @property
@@ -34,6 +35,7 @@ class RunFolder:
         """Returns why the run has to end without its folder, and makes another for its status."""
         if not self.is_lost:
             return None
+        self.was_lost = True
         with contextlib.suppress(OSError):
             self._run.path.parent.mkdir(parents=True, exist_ok=True)
             self._run.path.mkdir(mode=0o700, exist_ok=True)

@@ -67,8 +67,8 @@ def main(argv: list[str]) -> int:
     foreign.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
-    environ.update(processes.place_everywhere(rank, size, local, local_size))
-    if not step:  # Slurm knows which cores are the job's
+    if not step:  # else Slurm's PMI has said who it is, and Slurm knows which cores are the job's
+        environ.update(processes.place_everywhere(rank, size, local, local_size))
         _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
     _as_torchrun(rank, size, local_size)
