@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Callable, Deque, Sequence
 
-_STARTED = 1.0  # seconds that are left to the ranks for their start
+_STARTED = 5.0  # seconds that are left to the ranks for their start
 
 
 class Background:

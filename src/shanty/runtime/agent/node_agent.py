@@ -371,13 +371,13 @@ class NodeAgent:
         """Tell the controller how busy this host is, from time to time."""
         if now < self._unsampled_until or not platform.LINUX:
             return
-        from shanty.runtime.agent.resources import ResourceSampler
-
         try:
+            from shanty.runtime.agent.resources import ResourceSampler
+
             if self.resources is None:
                 self.resources = ResourceSampler(now)
             sample = self.resources.tick(now)
-        except (OSError, ValueError) as error:  # the run goes on, watched or not
+        except (ImportError, OSError, ValueError) as error:  # the run goes on, watched or not
             print(f"no samples of this host: {error}", file=sys.stderr, flush=True)
             self._unsampled_until = float("inf")
             return
@@ -476,7 +476,8 @@ class NodeAgent:
                 if not members:
                     self.ending.remove((when, world))
         for program in self.programs.values():
-            self._look(program, now)
+            with contextlib.suppress(ImportError):  # a rank removed shanty's files
+                self._look(program, now)
         if self._background.is_idle:
             if self.keep_alive is not None and self.keep_alive.is_due(now):
                 keep_alive = self.keep_alive
@@ -499,12 +500,12 @@ class NodeAgent:
 
     def _look(self, program: _Program, now: float) -> None:
         """See from outside whether a program has loaded an MPI, for those that do not say it."""
-        from shanty.runtime.mpi.flavours import starts
-
         if program.done or program.looks >= len(_LOOKS):
             return
         if now < program.started + _LOOKS[program.looks]:
             return
+        from shanty.runtime.mpi.flavours import starts
+
         program.looks += 1
         mapped = {path for pid in program.pids for path in platform.mapped_files(pid)}
         found = {path: _flavour(path) for path in sorted(mapped) if "/libmpi" in path}

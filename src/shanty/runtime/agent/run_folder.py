@@ -16,11 +16,11 @@ class RunFolder:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self.was_lost = False  # it was found to be gone: there is nothing to try again with
-        self._written = [path for path in (run.plan, run.agents, run.status) if path.exists()]
+        self._written = [path for path in (run.plan, run.agents) if path.exists()]
 
     @property
     def is_lost(self) -> bool:
-        """True when what the agents wrote at their start is gone; a log may have been put back."""
+        """True when what is written only before the ranks start is gone; the rest comes again."""
         for path in self._written:
             try:
                 os.stat(path)

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime.agent import control
 from shanty.runtime.agent.queued import QueuedRuns
+from shanty.runtime.agent.run_folder import removed
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
 from shanty.runtime.plan import Plan, read_plan
@@ -26,6 +27,7 @@ LEAD_APPENDED = (
 _KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
 _YOUNG = 60.0  # seconds that a run may take to bring its agent up
 _ENOUGH = 4 << 20  # bytes of one answer
+_PUT_BACK = 3.0  # seconds in which a controller puts a removed folder back
 _LOOK = 0.02  # seconds between two looks for something new
 _STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
 _FED = "stdin-ended"  # is there once all of it has been
@@ -159,13 +161,26 @@ def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
         return {"taken": None}
 
 
+def _is_there(run: RunDir, patience: float) -> bool:
+    """Wait up to `patience` seconds for a run's folder; its controller puts a removed one back."""
+    deadline = time.monotonic() + patience
+    while not run.path.is_dir():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK)
+    return True
+
+
 def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run offsets wait`: the changes of the run's files; waits up to `wait` seconds for one.
 
     `offsets` tell how much of each file the client has; they count in the first call only.
     """
     run = folder_of(ask["run"], 0)
-    if not run.path.is_dir():
+    if not _is_there(run, _PUT_BACK if ask["run"] in _mirrors else 0.0):
+        if ask["run"] in _mirrors:
+            failure = removed(os.uname().nodename, str(run.path))
+            raise NotFoundError(failure.what, failure.why, failure.fix)
         raise NotFoundError(f"the lead host has no run {ask['run']}")
     if ask.get("first") or ask["run"] not in _mirrors:
         _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
