@@ -26,7 +26,8 @@ T = TypeVar("T")
 _LOG_TO, _LOG_NAME = "SHANTY_LOG_TO", "SHANTY_LOG_NAME"  # what `_sinks` has, without loading it
 _opening = threading.Lock()
 _places: list[Sinks] = []  # once something was logged
-_known: dict[str, str] = {}  # the numbers that were logged: "finite", "reported"
+# The numbers that were logged: "finite"; "infinite" and "NaN" once that was reported.
+_known: dict[str, str] = {}
 _calls = itertools.count(1)  # of `log`
 _EVERY = 0.2  # seconds between two words on how far a loop is
 
@@ -66,18 +67,19 @@ def log(values: dict[str, Any]) -> None:
 
 
 def _watch(values: dict[str, Any], rank: int) -> None:
-    """Report the first NaN of each number that this process logs.
+    """Report the first NaN, and the first Infinity, of each number that this process logs.
 
     Infinity is reported where the number was finite before: the best loss so far may begin with it.
     """
     call = next(_calls)
     for name, value in values.items():
-        if not isinstance(value, float) or _known.get(name) == "reported":
+        before = _known.get(name)
+        if not isinstance(value, float) or before == "NaN":
             continue
         if math.isfinite(value):
-            _known[name] = "finite"
-        elif math.isnan(value) or name in _known:
-            _known[name] = "reported"
+            _known[name] = before or "finite"
+        elif math.isnan(value) or before == "finite":
+            _known[name] = "NaN" if math.isnan(value) else "infinite"
             step = next((each for each in ("step", "epoch") if each in values), "")
             at = f"{step} {_short(values[step])}" if step else f"call {call} of shanty.log"
             _report(name, _plain(value), at, rank)

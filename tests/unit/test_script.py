@@ -42,6 +42,7 @@ def test_the_first_nan_of_a_number_is_reported(
         "    shanty.log({'train/loss': loss}, step=step, best=math.inf, count=step)\n"
         "shanty.log(epoch=3, best=0.5)\n"
         "shanty.log(epoch=4, best=-math.inf)\n"
+        "shanty.log(epoch=5, best=math.nan)\n"  # as a loss that diverges
         "shanty.log(accuracy=math.nan)\n"
     )
     environ = {RUN_DIR: str(tmp_path), "SHANTY_REPORTS": str(fifo), "OMPI_COMM_WORLD_RANK": "3"}
@@ -53,7 +54,8 @@ def test_the_first_nan_of_a_number_is_reported(
     assert [(each["name"], each["value"], each["at"]) for each in told] == [
         ("train/loss", "NaN", "step 1"),
         ("best", "-Infinity", "epoch 4"),
-        ("accuracy", "NaN", "call 7 of shanty.log"),
+        ("best", "NaN", "epoch 5"),
+        ("accuracy", "NaN", "call 8 of shanty.log"),
     ]
 
 
