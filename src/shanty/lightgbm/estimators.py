@@ -17,7 +17,8 @@ from shanty.lightgbm.installed import lightgbm
 from shanty.lightgbm.metric import over_ranks
 from shanty.lightgbm.training import agree, parameters, reports, same_model
 
-_GIVEN = ("sample_weight", "group", "init_score", "init_model", "feature_name")
+_GIVEN = ("sample_weight", "group", "init_score", "init_model")
+_OF_COLUMNS = ("feature_name", "categorical_feature")
 _coding = threading.Lock()  # the module's coder is one for all threads
 
 
@@ -30,7 +31,8 @@ class _Distributed:
         own: Any = self
         evals = options.get("eval_set") or []
         evals = [evals] if isinstance(evals, tuple) else list(evals)
-        given = {name: options.get(name) is not None for name in _GIVEN}
+        given: dict[str, Any] = {name: options.get(name) is not None for name in _GIVEN}
+        given |= {name: options.get(name, "auto") for name in _OF_COLUMNS}
         tables = [X, *(each for each, _ in evals)]
         agree({**own.get_params(), **given}, own.n_estimators, tables)
         rows = joined(X)

@@ -149,6 +149,9 @@ def check_what_all_ranks_must_give() -> None:
     differs(lambda: lgb.train(EXACT, train, 3, [empty] if odd else []), "same valid_sets")
     some = {"categorical_feature": [1] if odd else [0]}
     differs(lambda: lgb.train(EXACT, lgb.Dataset(X[:60], Y[:60], **some), 3), "categorical_feature")
+    differs(lambda: lgb.LGBMRegressor().fit(X[:60], Y[:60], **some), "categorical_feature")
+    names = {"feature_name": [f"{'b' if odd else 'a'}{at}" for at in range(X.shape[1])]}
+    differs(lambda: lgb.LGBMRegressor().fit(X[:60], Y[:60], **names), "feature_name")
     for name, value in (("linear_tree", True), ("interaction_constraints", [[0], [1]])):
         differs(lambda n=name, v=value: lgb.train({**EXACT, n: v}, train, 3), name, "one rank only")
 
