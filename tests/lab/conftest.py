@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -201,10 +202,12 @@ def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
 
 def _end(home: LabHome, before: list[str]) -> None:
     for known in control.labs(home.home):
-        done = home("lab", "down", known.name)  # removes files: as long as the disk needs
+        began = time.monotonic()
+        done = home("lab", "down", known.name)
         assert done.returncode == 0, done.stderr
-    wait_for(lambda: not home.left(), 20, f"the labs leave something: {home.left()}")
-    wait_for(lambda: links() == before, 20, "the machine has other interfaces than before")
+        assert time.monotonic() - began < 10
+    wait_for(lambda: not home.left(), 5, f"the labs leave something: {home.left()}")
+    wait_for(lambda: links() == before, 5, "the machine has other interfaces than before")
 
 
 @pytest.fixture

@@ -161,27 +161,20 @@ def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
         return {"taken": None}
 
 
-def _is_there(run: RunDir, patience: float) -> bool:
-    """Wait up to `patience` seconds for a run's folder; its controller puts a removed one back."""
-    deadline = time.monotonic() + patience
-    while not run.path.is_dir():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK)
-    return True
-
-
 def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run offsets wait`: the changes of the run's files; waits up to `wait` seconds for one.
 
     `offsets` tell how much of each file the client has; they count in the first call only.
     """
     run = folder_of(ask["run"], 0)
-    if not _is_there(run, _PUT_BACK if ask["run"] in _mirrors else 0.0):
-        if ask["run"] in _mirrors:
+    patience = time.monotonic() + _PUT_BACK
+    while not run.path.is_dir():
+        if ask["run"] not in _mirrors:
+            raise NotFoundError(f"the lead host has no run {ask['run']}")
+        if time.monotonic() > patience:
             failure = removed(os.uname().nodename, str(run.path))
             raise NotFoundError(failure.what, failure.why, failure.fix)
-        raise NotFoundError(f"the lead host has no run {ask['run']}")
+        time.sleep(_LOOK)
     if ask.get("first") or ask["run"] not in _mirrors:
         _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
     if ask["run"] in _stdin and (run.path / _FED).exists():
