@@ -15,6 +15,7 @@ from shanty.lightgbm.columns import joined
 from shanty.lightgbm.errors import DataError
 from shanty.lightgbm.installed import lightgbm
 from shanty.lightgbm.metric import over_ranks
+from shanty.lightgbm.stopping import together
 from shanty.lightgbm.training import agree, parameters, reports, same_model
 
 _GIVEN = ("sample_weight", "group", "init_score", "init_model")
@@ -45,7 +46,7 @@ class _Distributed:
             if balanced:
                 own.class_weight = _balance(y)
             try:
-                super().fit(rows, y, *args, callbacks=[*reports(), *(callbacks or ())], **options)  # type: ignore[misc]
+                super().fit(rows, y, *args, callbacks=[*reports(), *together(callbacks)], **options)  # type: ignore[misc]
             finally:
                 if balanced:
                     own.class_weight, own._class_weight = "balanced", None

@@ -17,6 +17,7 @@ from shanty.lightgbm.columns import joined
 from shanty.lightgbm.errors import DataError, WorldError
 from shanty.lightgbm.installed import lightgbm
 from shanty.lightgbm.metric import Means, over_ranks
+from shanty.lightgbm.stopping import together
 from shanty.runtime.rundir import RUN_DIR
 
 _LEARNERS = ("data", "voting")
@@ -123,7 +124,7 @@ def train(
     options["feval"] = over_ranks(options.get("feval"))
     booster = lightgbm.train(
         params, train_set, num_boost_round,
-        callbacks=[*reports(), *(callbacks or ())], **options,
+        callbacks=[*reports(), *together(callbacks)], **options,
     )  # fmt: skip
     return same_model(booster, params)
 

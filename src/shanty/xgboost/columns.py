@@ -73,6 +73,8 @@ def shared(ranks: Communicator, data: Any, options: Mapping[str, Any]) -> Any:
         return {at: _categories.categories(batch, at) for at in plan.differ if there}
 
     plan = together(ranks, what, look, _plan)
+    if is_iterator:
+        _compare_batches(data, _categories.columns(batch))
     if plan.differ:
         unions = together(ranks, what, tell, lambda each: _unions(plan, each))
         if ranks.rank not in plan.others:
@@ -147,6 +149,32 @@ def _first_batch(iterator: Any) -> Any:
     iterator.next(lambda *, data, **_: found.append(data))
     iterator.reset()
     return _categories.table(found[0]) if found else None
+
+
+def _compare_batches(iterator: Any, first: list[Column] | None) -> None:
+    """Have the iterator raise DataError for a batch whose categories are not those of the first.
+
+    XGBoost takes the codes of all batches for those of one set of categories.
+    """
+    if not any(column.form for column in first or ()) or hasattr(iterator.next, "compares"):
+        return
+    of_the_caller = iterator.next
+
+    def advance(input_data: Callable[..., Any]) -> Any:
+        def compared(*, data: Any, **others: Any) -> Any:
+            columns = _categories.columns(_categories.table(data))
+            for here, there in zip(first or (), columns or (), strict=False):
+                if (here.form, here.digest) != (there.form, there.digest):
+                    raise DataError(
+                        f"The categories of column {here.name!r} differ between an iterator's "
+                        "batches. Give it the same ones in all batches, in one order."
+                    )
+            return input_data(data=data, **others)
+
+        return of_the_caller(compared)
+
+    advance.compares = True  # type: ignore[attr-defined]
+    iterator.next = advance
 
 
 class _NoRows(xgboost.DataIter):  # type: ignore[misc]

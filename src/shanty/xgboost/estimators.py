@@ -19,6 +19,7 @@ from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.metric import over_ranks
+from shanty.xgboost.stopping import Stopping
 from shanty.xgboost.training import Report, save_model
 
 _OF_ROWS = ("sample_weight", "base_margin", "qid", "group")
@@ -87,7 +88,7 @@ class OverRanks:
         rows, options = ready(ranks, own, X, y, options)
         before = self.callbacks
         if not self._is_forest:
-            self.callbacks = [*(before or ()), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
+            self.callbacks = [Stopping(before, ranks), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
         try:
             with blaming_the_lost():
                 super().fit(rows, y, **options)  # type: ignore[misc]

@@ -19,6 +19,7 @@ from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.metric import over_ranks
+from shanty.xgboost.stopping import Stopping
 
 
 class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
@@ -71,14 +72,14 @@ def train(
     Metrics are those of all ranks' rows, so early stopping ends all of them at the same round. A
     `custom_metric` is a mean over the ranks, by their rows, or by their weights where it asks the
     matrix for them; it is not called where a rank has no rows to evaluate on. Raises DataError
-    where the ranks' parameters, columns or categories differ, and WorldError where another rank is
-    lost meanwhile, or the ranks have come to different models.
+    where the ranks' parameters, columns or categories differ, or callbacks stop some ranks only,
+    and WorldError where another rank is lost meanwhile, or the ranks have come to different models.
     """
     ranks = current()
     options["evals"] = evals = list(options.get("evals") or ())
     matrices = {"dtrain": dtrain, **{f"evals {name!r}": each for each, name in evals}}
     agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
-    told = [*(callbacks or ()), Report(num_boost_round)]
+    told = [Stopping(callbacks, ranks), Report(num_boost_round)]
     options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
     with blaming_the_lost():
         booster = xgboost.train(params, dtrain, num_boost_round, callbacks=told, **options)
@@ -112,7 +113,8 @@ def cv(
     if folds is None and nfold < 2:
         raise DataError(f"cv needs two folds at least, not nfold={nfold}.")
     ranks = current()
-    options |= {"callbacks": [*(callbacks or ()), Report(num_boost_round)], "nfold": nfold}
+    told = [Stopping(callbacks, ranks), Report(num_boost_round)]
+    options |= {"callbacks": told, "nfold": nfold}
     options |= {"seed": seed, "shuffle": shuffle}
     if ranks.size == 1:
         options |= {"stratified": stratified, "folds": folds}

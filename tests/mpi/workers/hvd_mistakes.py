@@ -175,6 +175,30 @@ def check_options_that_differ() -> None:
     assert not found or "different optimizer options (lr is 0.1 and 0.2)" in found[0], found
 
 
+def check_options_that_differ_later() -> None:
+    """As by a scheduler that is given each rank's own loss; one warning, on one rank."""
+    torch.manual_seed(1)
+    model = nn.Linear(2, 2)
+    optimiser = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1), model.named_parameters()
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for step in range(1, 20):
+            model(ones(1, 2)).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            if step == 5 and hvd.rank() == 1:
+                optimiser.param_groups[0]["lr"] = 0.01
+    told = [str(each.message) for each in found if each.category is RuntimeWarning]
+    assert len(told) == (hvd.rank() == 0), told
+    if told:
+        assert "since step 8 or earlier, ranks 0 and 1 have different optimizer opt" in told[0], (
+            told
+        )
+        assert "(lr is 0.1 and 0.01)" in told[0], told
+
+
 def check_parameters_of_other_shape() -> None:
     def call(odd: bool) -> None:
         hvd.broadcast_parameters({"w": ones(2 + odd)}, root_rank=0)

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lightgbm
 import numpy as np
@@ -154,6 +155,33 @@ def check_what_all_ranks_must_give() -> None:
     differs(lambda: lgb.LGBMRegressor().fit(X[:60], Y[:60], **names), "feature_name")
     for name, value in (("linear_tree", True), ("interaction_constraints", [[0], [1]])):
         differs(lambda n=name, v=value: lgb.train({**EXACT, n: v}, train, 3), name, "one rank only")
+
+
+def check_callbacks_that_stop_some_ranks_only() -> None:
+    """They would leave the others waiting for this rank's rows."""
+
+    def stops(last: int) -> Callable[[Any], None]:
+        def stop(env: Any) -> None:
+            if env.iteration == last:
+                raise lightgbm.callback.EarlyStopException(last, [])
+
+        return stop
+
+    train, test = lgb.Dataset(X[OWN], Y[OWN]), lgb.Dataset(X[OWN], Y[OWN])
+    early = lightgbm.early_stopping
+    for own in (
+        [stops(2)] if RANK == 0 else None,
+        [stops(2 + RANK)],
+        [early(3, verbose=False)] if RANK == 0 else None,
+        [early(3, min_delta=9.0 * (RANK == 0), verbose=False)],
+    ):
+        words = "callbacks stop the training after round", "on rank 0", "on rank 1"
+        given = {"callbacks": own, "valid_sets": [test]}
+        differs(lambda given=given: lgb.train(EXACT, train, 9, **given), *words)
+    model = lgb.LGBMRegressor(n_estimators=9)
+    differs(lambda: model.fit(X[OWN], Y[OWN], callbacks=[stops(2 + RANK)]), *words)
+    booster = lgb.train(EXACT, train, 9, callbacks=[stops(2)])
+    assert (booster.best_iteration, booster.current_iteration()) == (3, 3)
 
 
 # ---- metrics -------------------------------------------------------------------------------------

@@ -207,6 +207,9 @@ def check_a_rank_whose_iterator_has_no_batch() -> None:
     assert abs(booster.inplace_predict(rows) - values(rows)).max() < 0.5
     own = mine()
     differs(lambda: make(Batches([(own, values(own))])), "'kind'", "iterator's batches", "rank 1")
+    first, second = (animals(["ant", "bee"], order) for order in (["ant", "bee"], ["bee", "ant"]))
+    batches = Batches([(each, values(each)) for each in (first, second)])
+    differs(lambda: make(batches), "'kind' differ between an iterator's batches")
 
 
 # ---- parameters, and what belongs to rows --------------------------------------------------------
@@ -239,6 +242,30 @@ def check_parameters_that_differ() -> None:
     differs(lambda: make(max_bin=32 + odd), "max_bin: 32 on rank 0")
     differs(lambda: make(missing=0.0 if odd else None), "missing: nan on rank 0", "0.0 on rank")
     make(missing=np.nan if odd else None)
+
+
+class Stops(xgboost.callback.TrainingCallback):
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def after_iteration(self, model: object, epoch: int, evals_log: object) -> bool:
+        return epoch == self.last
+
+
+def check_callbacks_that_stop_some_ranks_only() -> None:
+    """They would leave the others waiting for this rank's rows."""
+    rows = mine()[["noise"]]
+    train = xgb.DMatrix(rows, values(mine()))
+    stops = "stops the training after round 2 on rank 0, but not on rank 1"
+    for own in ([Stops(2)] if RANK == 0 else None, [Stops(2 + RANK)]):
+        differs(lambda own=own: xgb.train(EXACT, train, 9, callbacks=own), stops)
+        differs(lambda own=own: xgb.cv(EXACT, train, 9, callbacks=own), stops)
+        model = xgb.XGBRegressor(n_estimators=9, callbacks=own)
+        differs(lambda model=model: model.fit(rows, values(mine())), stops)
+    booster = xgb.train(EXACT, train, 9, callbacks=[Stops(2)])
+    assert booster.num_boosted_rounds() == 3
+    assert len(xgb.cv(EXACT, train, 9, callbacks=[Stops(2)])) == 3
 
 
 def check_what_belongs_to_rows_is_given_on_all_ranks() -> None:

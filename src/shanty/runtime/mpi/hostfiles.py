@@ -134,6 +134,11 @@ def lines(text: str, source: str) -> Iterator[Line]:
         if len(slots) > 1:
             raise UsageError(f"{where}: the slots of {first} are given twice", fix="give them once")
         most = [number for key, number in given if key in _MOST]
+        if slots and most and slots[0] > min(most):
+            raise UsageError(
+                f"{where}: {first} has {slots[0]} slots, more than its largest number, {min(most)}",
+                fix="give max_slots a number that is not below slots",
+            )
         dialect = "openmpi" if given else "plain"
         if odd or "//" in line or any(word.startswith("slot=") for word in words):
             dialect = "other"

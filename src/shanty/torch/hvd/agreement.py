@@ -1,4 +1,4 @@
-"""Compares what the ranks of a DistributedOptimizer must share, once, at its first step.
+"""Compares what the ranks of a DistributedOptimizer must share, at its first step and later.
 
 Averaged gradients keep the ranks' models equal only where the ranks start from the same parameters
 with the same options, and where the gradients that meet belong to the same parameter. Nothing in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,23 +23,51 @@ _SAMPLE = 64  # elements of a parameter that are compared
 _UNNAMED = "allreduce.noname."
 _DIGITS = 0xFFFFFF  # of a digest: squares of so few bits can be summed over 2^15 ranks
 _NOT_AN_OPTION = frozenset({"params", "param_names"})
+_OFTEN = 512  # steps after which options are compared again
+
+
+class Agreement:
+    """What the ranks of one optimizer have compared so far, the same on all of them."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._differs = False  # a warning has said so
+
+    def check(
+        self,
+        named: Callable[[], Mapping[str, Tensor]],
+        groups: Iterable[Mapping[str, Any]],
+        process_set: ProcessSet,
+    ) -> None:
+        """Compare what is due at a step; collective over the process set.
+
+        The first step compares parameters and options. Steps 2, 4, 8, …, 512, 1024, 1536 compare
+        options, which a scheduler may change on some ranks only. Raises as `compare` does.
+        """
+        step = self._steps + 1
+        if step == 1:
+            self._differs = not compare(named(), groups, process_set)
+        elif not self._differs and (
+            step % _OFTEN == 0 or (step < _OFTEN and not step & (step - 1))
+        ):
+            self._differs = not compare_options(groups, step, process_set)
+        self._steps = step  # not before: after a failure all ranks compare again
 
 
 def compare(
     named: Mapping[str, Tensor], groups: Iterable[Mapping[str, Any]], process_set: ProcessSet
-) -> None:
+) -> bool:
     """Compare parameters and options over the ranks; collective over the process set.
 
     named: the parameters by the names under which their gradients meet. groups: the optimizer's.
-    Warns, on one rank, where values or options differ.
+    Returns false, on all ranks, where values or options differ; one rank warns.
     Raises ValueError, on all ranks, where unnamed parameters stand in another order.
     """
     names = sorted(named)
     values = [digest(named[name]) for name in names]
     options = [_options(group) for group in groups]
-    spelled = zlib.crc32(repr(options).encode()) & _DIGITS
-    if _all_have((*values, spelled), names[0], process_set):
-        return
+    if _all_have((*values, _spelled(options)), names[0], process_set):
+        return True
     facts = allgather_object((values, options), f"agreement.facts.{names[0]}", process_set)
     ranks = range(len(facts)) if process_set.ranks is None else process_set.ranks
     first, *others = zip(ranks, facts, strict=True)
@@ -71,7 +99,34 @@ def compare(
             break
     if process_set.rank() == 0:
         for each in found:
-            warnings.warn(f"DistributedOptimizer: {each}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"DistributedOptimizer: {each}", RuntimeWarning, stacklevel=5)
+    return not found
+
+
+def compare_options(
+    groups: Iterable[Mapping[str, Any]], step: int, process_set: ProcessSet
+) -> bool:
+    """Compare the options of a later step; collective over the process set.
+
+    Returns false, on all ranks, where they differ; one rank warns.
+    """
+    options = [_options(group) for group in groups]
+    if _all_have((_spelled(options),), "options", process_set):
+        return True
+    facts = allgather_object(options, "agreement.facts.options", process_set)
+    ranks = range(len(facts)) if process_set.ranks is None else process_set.ranks
+    first, *others = zip(ranks, facts, strict=True)
+    rank, theirs = next((each for each in others if each[1] != first[1]), first)
+    if process_set.rank() == 0:
+        warnings.warn(
+            f"DistributedOptimizer: since step {step} or earlier, ranks {first[0]} and {rank} have "
+            f"different optimizer options ({_difference(first[1], theirs)}), so their models "
+            "differ. Change options alike on all ranks: a scheduler that is given a loss needs "
+            "the same one everywhere, such as hvd.allreduce(loss).",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return False
 
 
 def _all_have(numbers: Sequence[int], name: str, process_set: ProcessSet) -> bool:
@@ -113,6 +168,10 @@ def _options(group: Mapping[str, Any]) -> dict[str, str]:
     }
     kinds = (int, float, str, tuple, list, type(None))
     return {key: repr(value) for key, value in sorted(plain.items()) if isinstance(value, kinds)}
+
+
+def _spelled(options: Sequence[Mapping[str, str]]) -> int:
+    return zlib.crc32(repr(options).encode()) & _DIGITS
 
 
 def _difference(ours: Sequence[Mapping[str, str]], theirs: Sequence[Mapping[str, str]]) -> str:

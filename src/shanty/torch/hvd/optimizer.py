@@ -63,7 +63,7 @@ class Reducing(torch.optim.Optimizer):
         self._frozen: list[Tensor] = []  # the others
         self._synchronized = False
         self._should_synchronize = True
-        self._compared = False
+        self._agreement = agreement.Agreement()
         # One process has nothing to reduce, and runs as fast as without.
         self._reduces = bool(how.process_set.included()) and (how.process_set.size() or 0) > 1
         self._adopt(groups)
@@ -133,11 +133,13 @@ class Reducing(torch.optim.Optimizer):
             self._reduction.begun = False
             if failed:
                 raise failed[0]
-            if not self._compared and self._gradients:
-                named = {each.name: each.parameter for each in self._gradients.values()}
+            if self._gradients:
                 passes = {"backward_passes_per_step": self._reduction.passes}
-                agreement.compare(named, [*self.param_groups, passes], self.process_set)
-                self._compared = True  # not before: after a failure all ranks compare again
+                self._agreement.check(
+                    lambda: {each.name: each.parameter for each in self._gradients.values()},
+                    [*self.param_groups, passes],
+                    self.process_set,
+                )
         self._synchronized = True
 
     @contextmanager
@@ -328,7 +330,7 @@ class AdasumReducing(torch.optim.Optimizer):
         self._wrapped = wrapped
         self._parameter_names = names
         self._compression = compression
-        self._compared = False
+        self._agreement = agreement.Agreement()
         self.backward_passes_per_step = passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -353,10 +355,12 @@ class AdasumReducing(torch.optim.Optimizer):
             for parameter, place in places(self)
             if parameter.requires_grad
         ]
-        if not self._compared and trained:
-            named = {name: parameter for parameter, name in trained}
-            agreement.compare(named, self.param_groups, global_process_set)
-            self._compared = True
+        if trained:
+            self._agreement.check(
+                lambda: {name: parameter for parameter, name in trained},
+                self.param_groups,
+                global_process_set,
+            )
         starts = [parameter.clone() for parameter, _ in trained]
         self._wrapped._opt_called = True  # type: ignore[attr-defined]
         step = self._user_class.step

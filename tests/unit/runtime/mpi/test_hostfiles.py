@@ -68,6 +68,7 @@ def test_mlx() -> None:
         ("a np=1\n", "line 1: unknown setting 'np=1'"),
         ("a 2\n", "line 1: unknown setting '2'\n.*\n.*did you mean slots=2"),
         ("a slot:2\n", "line 1: unknown setting 'slot:2'\n.*\n.*did you mean slots"),
+        ("a slots=4 max_slots=1\n", "line 1: a has 4 slots, more than its largest number, 1"),
         ("a slots=2 slots=3\n", "line 1: the slots of a are given twice"),
         ("a:2 slots=2\n", "line 1: the slots of a are given twice"),
         ("a slots=-1\n", "line 1: slots takes a number"),
