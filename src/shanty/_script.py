@@ -90,7 +90,7 @@ def _report(name: str, value: str, at: str, rank: int) -> None:
     with contextlib.suppress(OSError, KeyError):  # the run has ended, or this is not in a run
         channel = reports.open_reports(os.environ[reports.FIFO])
         try:
-            found: dict[str, reports.Value] = {"name": name, "value": value, "at": at}
+            found: dict[str, reports.Value] = {"name": name, "value": value, "place": at}
             reports.send(channel, {"event": "not-finite", "rank": rank, "world": world, **found})
         finally:
             os.close(channel)

@@ -99,7 +99,7 @@ class MpiWorld:
             self.trainings.append(report)
         elif event == "not-finite":
             found = self.not_finite.setdefault((str(report["name"]), str(report["value"])), {})
-            found.setdefault(number, str(report["at"]))
+            found.setdefault(number, str(report["place"]))
         elif event == "crashed":
             rank.why = rank.why or report["where"]
         elif event == "spawning":

@@ -196,7 +196,7 @@ class Workers:
             if "sample" in message:
                 message = {**message, "sent": worker.clock.here(message["sent"])}
             report = message.get("report", {})
-            if isinstance(report.get("at"), (int, float)):  # a time; a number's is a step in words
+            if "at" in report:
                 report["at"] = worker.clock.here(report["at"])
             self.controller.hear(message, worker.name)
 

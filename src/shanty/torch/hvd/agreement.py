@@ -68,9 +68,7 @@ def compare(
     options = [_options(group) for group in groups]
     if _all_have((*values, _spelled(options)), names[0], process_set):
         return True
-    facts = allgather_object((values, options), f"agreement.facts.{names[0]}", process_set)
-    ranks = range(len(facts)) if process_set.ranks is None else process_set.ranks
-    first, *others = zip(ranks, facts, strict=True)
+    first, *others = _by_rank((values, options), names[0], process_set)
     found: list[str] = []
     for rank, (theirs, options) in others:
         pair = f"ranks {first[0]} and {rank}"
@@ -113,9 +111,7 @@ def compare_options(
     options = [_options(group) for group in groups]
     if _all_have((_spelled(options),), "options", process_set):
         return True
-    facts = allgather_object(options, "agreement.facts.options", process_set)
-    ranks = range(len(facts)) if process_set.ranks is None else process_set.ranks
-    first, *others = zip(ranks, facts, strict=True)
+    first, *others = _by_rank(options, "options", process_set)
     rank, theirs = next((each for each in others if each[1] != first[1]), first)
     if process_set.rank() == 0:
         warnings.warn(
@@ -148,6 +144,13 @@ def _all_have(numbers: Sequence[int], name: str, process_set: ProcessSet) -> boo
         there * squared == once * once
         for once, squared in zip(sums[:half], sums[half:], strict=True)
     )
+
+
+def _by_rank(own: Any, name: str, process_set: ProcessSet) -> list[tuple[int, Any]]:
+    """Return each rank of the set with its facts; collective over the set."""
+    facts = allgather_object(own, f"agreement.facts.{name}", process_set)
+    ranks = range(len(facts)) if process_set.ranks is None else process_set.ranks
+    return list(zip(ranks, facts, strict=True))
 
 
 def digest(parameter: Tensor) -> int:

@@ -249,12 +249,12 @@ def test_numbers_that_became_nan() -> None:
     world = MpiWorld(6, OPENMPI)
     report = {"event": "not-finite", "name": "loss", "value": "NaN", "host": "h"}
     for rank, step in ((0, 10), (1, 9), (2, 10), (3, 11), (4, 12), (5, 13)):
-        world.report({**report, "rank": rank, "at": f"step {step}"}, 1.0)
-        world.report({**report, "rank": rank, "at": "step 99"}, 1.0)
+        world.report({**report, "rank": rank, "place": f"step {step}"}, 1.0)
+        world.report({**report, "rank": rank, "place": "step 99"}, 1.0)
     assert world.not_finite_text() == (
         "loss became NaN on rank 1 at step 9, then on rank 0 at step 10, on rank 2 at step 10, "
         "on rank 3 at step 11 and 2 more ranks"
     )
-    world.report({**report, "name": "best", "value": "Infinity", "rank": 0, "at": "step 1"}, 1.0)
+    world.report({**report, "name": "best", "value": "Infinity", "rank": 0, "place": "step 1"}, 1.0)
     assert world.not_finite_text().endswith("; best became Infinity on rank 0 at step 1")
     assert world.verdict(100.0) is None
