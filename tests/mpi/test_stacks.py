@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from runs import LONG, wait_for
 from shanty.runtime.agent import control
 from shanty.runtime.agent.stacks import StackRequest, answer, probe_answers
@@ -85,9 +87,12 @@ keeps_the_lock()
 REQUESTS = 10_000 if LONG else 50
 
 
+@pytest.mark.timeout(900)  # in the long form
 def test_requests_of_busy_ranks(shanty):
     """Threads that execute Python all the time, as the main thread does, or waits in MPI."""
-    process = shanty.start("run", "-n", 2, "--oversubscribe", shanty.script(BUSY))
+    # Without the watchdog, whose own requests would come between these after a minute.
+    line = ("run", "-n", 2, "--oversubscribe", "--stall-after", "off", shanty.script(BUSY))
+    process = shanty.start(*line)
     wait_for(lambda: shanty.status().get("joined") == 2)
     run = shanty.last
     wait_for(lambda: [b"up" in log.read_bytes() for log in run.rank_logs().values()] == [True] * 2)
