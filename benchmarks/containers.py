@@ -13,8 +13,6 @@ in the file.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -22,27 +20,19 @@ import sys
 import time
 from pathlib import Path
 
+import figures
+from figures import quartiles
+
 HERE = Path(__file__).parent
 STEPS = 5  # rounds that the ranks of one run make
 
 
 def run(options: list[str], script: list[str]) -> tuple[float, str]:
     """Seconds of a whole run, and what it said."""
+    words = ["run", "-q", "-n", "2", "-C", str(HERE), *options, *script]
     began = time.perf_counter()
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "shanty",
-            "run",
-            "-q",
-            "-n",
-            "2",
-            "-C",
-            str(HERE),
-            *options,
-            *script,
-        ],
+        [sys.executable, "-m", "shanty", *words],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -58,22 +48,14 @@ def run(options: list[str], script: list[str]) -> tuple[float, str]:
 def steps(options: list[str]) -> dict[str, float]:
     """The median seconds of each thing that the ranks of one run do."""
     _, said = run(options, ["torch_step_rank.py", str(STEPS)])
-    line = next(line for line in said.splitlines() if "{" in line and line.endswith("}"))
-    found: dict[str, list[float]] = json.loads(line[line.index("{") :])
+    found: dict[str, list[float]] = figures.last_line(said)
     return {name: statistics.median(values) for name, values in found.items() if "shanty" in name}
 
 
-def told(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values if len(values) > 1 else values * 2, n=4)
-    return f"{middle:7.4f}  [{low:.4f} … {high:.4f}]"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = figures.options(__doc__, 9, "containers")
     parser.add_argument("--image", required=True)
     parser.add_argument("--runtime")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "containers.json")
     given = parser.parse_args()
     inside = ["--image", given.image, "--env", "sync"]
     inside += ["--runtime", given.runtime] if given.runtime else []
@@ -89,15 +71,16 @@ def main() -> None:
         print(f"round {number + 1} of {given.repeats}", file=sys.stderr, flush=True)
     print(f"\nwhole run to its first collective, seconds: median [quartiles] of {given.repeats}")
     for name, values in starts.items():
-        print(f"  {name:10} {told(values)}")
-    pairs = zip(starts["container"], starts["without"], strict=True)
-    print(f"  difference {told([a - b for a, b in pairs])}")
+        print(f"  {name:10} {quartiles(values, digits=4)}")
+    more = figures.differences(starts["container"], starts["without"])
+    print(f"  difference {quartiles(more, digits=4)}")
     print("\ncontainer ÷ without, of the medians of each round")
     for what in medians["without"][0]:
-        pairs = zip(medians["container"], medians["without"], strict=True)
-        print(f"  {what:24} {told([a[what] / b[what] for a, b in pairs])}")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"starts": starts, "steps": medians}, indent=1) + "\n")
+        inside, outside = (
+            [each[what] for each in medians[way]] for way in ("container", "without")
+        )
+        print(f"  {what:24} {quartiles(figures.ratios(inside, outside), digits=4)}")
+    figures.keep(given.out, {"starts": starts, "steps": medians})
 
 
 if __name__ == "__main__":

@@ -10,13 +10,10 @@ runs are in the index.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import figures
 import httpx
 
 from shanty.runtime.rundir import RunDir, new_id, write_json
@@ -108,10 +106,8 @@ def measure(home: Path, runs: int, repeats: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = figures.options(__doc__, 50)
     parser.add_argument("--runs", type=int, default=10_000)
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), args.runs)
@@ -119,11 +115,8 @@ def main() -> None:
         again = measure(Path(folder), args.runs, args.repeats)
     times = {**first, "start again": again["start"]}
     for title, found in times.items():
-        many = found if len(found) > 1 else found * 2
-        low = statistics.quantiles(many, n=20)[-1]
-        print(f"{title:<18} {statistics.median(many):8.1f} ms   95 %: {low:8.1f} ms")
-    if args.out:
-        args.out.write_text(json.dumps({"arguments": str(args), "ms": times}, indent=1) + "\n")
+        print(f"{title:<18} {figures.milliseconds(found)}")
+    figures.keep(args.out, {"arguments": str(args), "ms": times})
 
 
 if __name__ == "__main__":

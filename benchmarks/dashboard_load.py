@@ -10,7 +10,6 @@ their ratio, the server's share of the cores, and its memory at its largest.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import figures
 import httpx
 
 from dashboard import served
@@ -93,11 +93,9 @@ def printed(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = figures.options(__doc__, 7)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--lines", type=int, default=4000)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -124,13 +122,11 @@ def main() -> None:
                 f"the server had {one['share']:.1%} of the cores"
             )
     ratios = [one["watched"]["seconds"] / one["alone"]["seconds"] for one in rounds]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"watched ÷ alone: {middle:.3f} [{low:.3f} … {high:.3f}]")
+    print(f"watched ÷ alone: {figures.quartiles(ratios, digits=3)}")
     share = statistics.median(one["share"] for one in rounds)
     print(f"server: {share:.1%} of the cores (median)")
     print(f"server: {max(m[1] for m in (one['memory'] for one in rounds)):.0f} MiB at most")
-    if args.out:
-        args.out.write_text(json.dumps({"arguments": str(args), "rounds": rounds}, indent=1) + "\n")
+    figures.keep(args.out, {"arguments": str(args), "rounds": rounds})
 
 
 if __name__ == "__main__":

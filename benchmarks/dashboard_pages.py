@@ -9,22 +9,16 @@ search, from the letter that is typed until the rows that it finds are drawn.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import shutil
-import signal
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import figures
 from playwright.sync_api import Browser, sync_playwright
 
-from dashboard import make_runs
+from dashboard import make_runs, served
 
 WORDS = ("digits", "needle", "mnist", "higgs 0.5")
 SHOWN = """() => new Promise(resolve => {
@@ -52,13 +46,14 @@ SEARCHED = """word => new Promise(resolve => {
 })"""
 
 
-def measure(browser: Browser, address: str, runs: int, repeats: int) -> dict[str, list[float]]:
+def measure(
+    browser: Browser, base: str, token: str, runs: int, repeats: int
+) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {"first paint": [], "first row": [], "search": []}
-    base, _, token = address.partition("/#token=")
     known = {"Authorization": f"Bearer {token}"}
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         page = context.new_page()
-        page.goto(address)
+        page.goto(f"{base}/#token={token}")
         while page.request.get(f"{base}/api/v1/runs?limit=0", headers=known).json()["total"] < runs:
             time.sleep(0.1)
         kept = context.storage_state()
@@ -76,35 +71,22 @@ def measure(browser: Browser, address: str, runs: int, repeats: int) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = figures.options(__doc__, 20)
     parser.add_argument("--runs", type=int, default=10_000)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("google-chrome")
     launch: dict[str, Any] = {"executable_path": program, "args": ["--no-sandbox"]}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         make_runs(Path(folder), args.runs)
-        with subprocess.Popen(
-            [sys.executable, "-m", "shanty", "ui", "--no-browser"],
-            env={**os.environ, "SHANTY_HOME": folder},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as server:
-            try:
-                assert server.stdout is not None
-                address = server.stdout.readline().strip()
-                browser = playwright.chromium.launch(**launch)
-                times = measure(browser, address, args.runs, args.repeats)
-                browser.close()
-            finally:
-                server.send_signal(signal.SIGINT)
+        with served(Path(folder)) as (url, client, _pid):
+            browser = playwright.chromium.launch(**launch)
+            address = url.removesuffix("/api/v1")
+            token = client.headers["Authorization"].partition(" ")[2]
+            times = measure(browser, address, token, args.runs, args.repeats)
+            browser.close()
     for title, found in times.items():
-        low = statistics.quantiles(found, n=20)[-1]
-        print(f"{title:<12} {statistics.median(found):8.1f} ms   95 %: {low:8.1f} ms")
-    if args.out:
-        args.out.write_text(json.dumps({"arguments": str(args), "ms": times}, indent=1) + "\n")
+        print(f"{title:<12} {figures.milliseconds(found)}")
+    figures.keep(args.out, {"arguments": str(args), "ms": times})
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ fails or takes too long, is left out, with a word.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import figures
+from figures import NoFigures, measured, quartiles, ratios
 
 HERE = Path(__file__).parent
 BOUND = 300  # seconds for a round
@@ -37,52 +37,32 @@ class Figures:
     seconds: Series = field(default_factory=dict)
     cycles: dict[str, float] = field(default_factory=dict)
 
-    def take(self, line: str) -> None:
-        found = json.loads(line)
+    def take(self, found: dict[str, Any]) -> None:
         for name, value in found["seconds"].items():
             self.seconds.setdefault(name, []).append(value)
         self.cycles.update(found["cycles"])
 
 
-def measure(mpi: str, ranks: int, number: int, python: str, into: Figures) -> str:
-    """Add a round to the figures; why there is none, if so. `python` has Horovod, or is ""."""
-    script = [str(HERE / "horovod_step_rank.py"), str(number)]
-    options = ["-q", "--mpi", mpi, "-n", str(ranks), "--oversubscribe", "--time-limit", f"{BOUND}s"]
+def measure(mpi: str, ranks: int, number: int, python: str, into: Figures) -> None:
+    """Add a round to the figures. `python` has Horovod, or is ""."""
+    options = ["-q", "--mpi", mpi, "-n", ranks, "--oversubscribe", "--time-limit", f"{BOUND}s"]
     options += ["--python", python, "-e", "SHANTY_HOROVOD=0"] if python else []
-    done = subprocess.run(
-        [sys.executable, "-m", "shanty", "run", *options, *script, *(["horovod"] * bool(python))],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_CACHE_CAPACITY": str(NAMES)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if "{" in line and line.endswith("}")]
-    if done.returncode or not lines:
-        return f"exit code {done.returncode}: {(done.stderr or done.stdout).strip()[-600:]}"
-    into.take(lines[-1][lines[-1].index("{") :])
-    return ""
+    script = [HERE / "horovod_step_rank.py", number, *(["horovod"] * bool(python))]
+    words = [sys.executable, "-m", "shanty", "run", *options, *script]
+    into.take(measured(words, OMP_NUM_THREADS="1", HOROVOD_CACHE_CAPACITY=str(NAMES)))
 
 
-def take_turns(mpi: str, ranks: int, repeats: int) -> tuple[Figures, Figures] | str:
+def take_turns(mpi: str, ranks: int, repeats: int) -> tuple[Figures, Figures]:
     """Our figures and those of Horovod, which are empty where there is none."""
     ours, theirs = Figures(), Figures()
     for number in range(repeats):
-        if why := measure(mpi, ranks, number, "", ours):
-            return why
-        if HOROVOD and (why := measure(mpi, ranks, number, HOROVOD, theirs)):
+        measure(mpi, ranks, number, "", ours)
+        try:
+            if HOROVOD:
+                measure(mpi, ranks, number, HOROVOD, theirs)
+        except NoFigures as why:
             print(f"{mpi}, C++ Horovod: left out: {why}", file=sys.stderr)
     return ours, theirs
-
-
-def quartiles(values: list[float], scale: float = 1.0, digits: int = 2) -> str:
-    several = values if len(values) > 1 else values * 2
-    low, middle, high = (scale * each for each in statistics.quantiles(several, n=4))
-    return f"{middle:9.{digits}f}  [{low:.{digits}f} … {high:.{digits}f}]"
-
-
-def ratio(above: list[float], below: list[float]) -> list[float]:
-    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def show(mpi: str, ours: Figures, theirs: Figures) -> None:
@@ -96,45 +76,39 @@ def show(mpi: str, ours: Figures, theirs: Figures) -> None:
     for model in ("mlp", "cnn"):
         for over in ("ddp", "hvd", "alone"):
             line(f"{model} {over}")
-        each = ratio(seconds[f"{model} hvd"], seconds[f"{model} ddp"])
+        each = ratios(seconds[f"{model} hvd"], seconds[f"{model} ddp"])
         print(f"    hvd ÷ ddp                {quartiles(each, 1, 3)}  (aim ≤ 1.05)")
         print(f"    cycles a step            {ours.cycles[f'{model} hvd']:9.2f}")
     for what in dict.fromkeys(name.rpartition(" ")[0] for name in seconds if " KiB" in name):
         for over in ("mpi4py", "one", "named", "grouped"):
             line(f"{what} {over}")
         for over in ("named", "grouped"):
-            each = ratio(seconds[f"{what} {over}"], seconds[f"{what} one"])
+            each = ratios(seconds[f"{what} {over}"], seconds[f"{what} one"])
             print(f"    {over} ÷ one {' ' * (14 - len(over))}   {quartiles(each)}  (aim ≤ 1.3)")
         print(f"    cycles an iteration      {ours.cycles[f'{what} named']:9.2f}")
     for over in ("mpi4py", "hvd"):
         line(f"negotiation {over}", 4)
-    both = zip(seconds["negotiation hvd"], seconds["negotiation mpi4py"], strict=True)
-    more = [a - b for a, b in both]
+    more = figures.differences(seconds["negotiation hvd"], seconds["negotiation mpi4py"])
     print(f"    more than bare MPI       {quartiles(more, 1e6, 1)} µs")
     print(f"    cycles a call            {ours.cycles['negotiation hvd']:9.2f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = figures.options(__doc__, 9, "horovod_step")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--mpis", default="openmpi5,openmpi4,mpich,intel")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "horovod_step.json")
     options = parser.parse_args()
     raw: dict[str, dict[str, object]] = {}
     for mpi in options.mpis.split(","):
-        found = take_turns(mpi, options.ranks, options.repeats)
-        if isinstance(found, str):
-            print(f"{mpi}: left out: {found}", file=sys.stderr)
+        try:
+            ours, theirs = take_turns(mpi, options.ranks, options.repeats)
+        except NoFigures as why:
+            print(f"{mpi}: left out: {why}", file=sys.stderr)
             continue
-        ours, theirs = found
         show(mpi, ours, theirs)
         raw[mpi] = {"seconds": ours.seconds, "cycles": ours.cycles, "horovod": theirs.seconds}
-        options.out.parent.mkdir(exist_ok=True)
         facts = {"ranks": options.ranks, "cores": os.cpu_count()}
-        options.out.write_text(json.dumps({**facts, "mpis": raw}, indent=1) + "\n")
-    if raw:
-        print(f"\nraw figures: {options.out}")
+        figures.keep(options.out, {**facts, "mpis": raw})
 
 
 if __name__ == "__main__":

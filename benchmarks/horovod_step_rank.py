@@ -57,7 +57,7 @@ def longest(seconds: float) -> float:
 
 def cycles() -> int:
     """How often the ranks have come together so far."""
-    return 0 if CPP else process_sets.controllers[0].cycles
+    return 0 if CPP else process_sets.negotiators[0].cycles
 
 
 class Measured:

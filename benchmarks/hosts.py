@@ -16,17 +16,16 @@ MPI, where there is one (apt-get install openmpi-bin).
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import figures
 import hosts_hangs
 import hosts_lab
+from figures import quartiles
 from hosts_bare import Bare, Peer
 from hosts_lab import Home
 
@@ -122,11 +121,6 @@ def _last_joined(lines: Sequence[str], count: int, who: str) -> float:
 # ----------------------------------------------------------------------------- the results
 
 
-def quartiles(values: Sequence[float]) -> str:
-    low, middle, high = statistics.quantiles(values if len(values) > 1 else [*values] * 2, n=4)
-    return f"{middle:6.2f}  [{low:.2f} … {high:.2f}]  min {min(values):.2f}"
-
-
 def show(count: int, until_end: Series, until_joined: Series) -> None:
     print(f"\n{count} hosts, one rank each, `hostname`: seconds, median [quartiles]")
     for name, values in until_end.items():
@@ -137,16 +131,14 @@ def show(count: int, until_end: Series, until_joined: Series) -> None:
     for name, values in until_joined.items():
         print(f"  {name:<24} {quartiles(values)}")
     own, bare = until_joined.values()
-    more = [a - b for a, b in zip(own, bare, strict=True)]
+    more = figures.differences(own, bare)
     print(f"  {'shanty minus bare':<24} {quartiles(more)}  (aim ≤ {JOINED_AIM})")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = figures.options(__doc__, 9)
     parser.add_argument("--hosts", default="3,8,32", help="numbers of hosts [3,8,32]")
     parser.add_argument("--mpis", type=Path, default=next(filter(Path.is_dir, MPIS), None))
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--hangs", nargs="*", metavar="CASE=RUNS", help="count hangs instead")
     parser.add_argument("--kept", type=Path, help="where the files of runs that hang are kept")
     options = parser.parse_args()
@@ -163,10 +155,8 @@ def main() -> None:
             results[count] = measure(count, options.repeats, home, joined=first)
     for count, (until_end, until_joined) in results.items():
         show(count, until_end, until_joined)
-    out.parent.mkdir(exist_ok=True)
     raw = {str(n): {"whole": a, "until joined": b} for n, (a, b) in results.items()}
-    out.write_text(json.dumps(raw, indent=1) + "\n")
-    print(f"raw figures: {out}")
+    figures.keep(out, raw)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import figures
 import hosts_lab
 from hosts_lab import SHANTY, Home
 
@@ -63,8 +63,7 @@ def count(wanted: Mapping[str, int], out: Path, kept: Path | None) -> None:
     for name, runs in wanted.items():
         with hosts_lab.home() as home:
             found[name] = _case(CASES[name], runs, home, kept / name)
-        out.parent.mkdir(exist_ok=True)
-        out.write_text(json.dumps(found, indent=1) + "\n")
+        figures.keep(out, found)
     for name, result in found.items():
         print(
             f"  {CASES[name].title:<22} {result['runs']:>4} runs  {result['hangs']} hang  "
@@ -74,7 +73,6 @@ def count(wanted: Mapping[str, int], out: Path, kept: Path | None) -> None:
     if any(result["hangs"] or result["failures"] for result in found.values()):
         raise SystemExit(f"the files of runs that went wrong are in {kept}")
     shutil.rmtree(kept, ignore_errors=True)
-    print(f"raw figures: {out}")
 
 
 def _case(case: Case, runs: int, home: Home, kept: Path) -> dict[str, object]:

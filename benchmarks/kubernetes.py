@@ -22,6 +22,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import figures
+
 QPS, BURST = 5, 10  # of client-go
 OBJECTS = 1  # a pod for each worker; what there is once does not count
 SCRIPT = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
@@ -65,13 +67,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = figures.options(__doc__, 3)
     parser.add_argument("--image", required=True)
     parser.add_argument("--pods", default="2,8,32,64")
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--agents", action="store_true")
     parser.add_argument("--cpu", default="10m")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found: dict[str, Any] = {}
     last = "to agents there" if args.agents else "to joined"
@@ -88,8 +88,7 @@ def main() -> None:
             operator = max(0.0, (OBJECTS * pods - BURST) / QPS)
             number = statistics.median(each["requests"])
             print(f"{pods:4}  {shown[0]:16} {shown[1]:16} {number:8.0f}  {operator:8.1f} s")
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    figures.keep(args.out, found)
 
 
 if __name__ == "__main__":

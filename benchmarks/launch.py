@@ -9,15 +9,15 @@ quartiles and, round by round, the ratios to the peer; the raw figures are kept 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import figures
+from figures import quartiles
 
 from shanty.launch import mpis
 from shanty.runtime.mpi.installation import Installation
@@ -68,16 +68,8 @@ def timed(argv: list[str], extra: dict[str, str], home: str) -> float:
     return took
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values if len(values) > 1 else values * 2, n=4)
-    return f"{middle:6.3f}  [{low:.3f} … {high:.3f}]  min {min(values):.3f}"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "launch.json")
-    options = parser.parse_args()
+    options = figures.options(__doc__, 9, "launch").parse_args()
     mpi = mpis.select(None, Path("~/.shanty").expanduser(), os.environ)
     plan = commands(mpi)
     raw: dict[str, list[float]] = {name: [] for name in plan}
@@ -90,17 +82,15 @@ def main() -> None:
             print(f"round {number + 1} of {options.repeats}", file=sys.stderr)
     print(f"{options.repeats} rounds, seconds: median [quartiles]")
     for name, values in raw.items():
-        print(f"  {name:<14} {quartiles(values)}")
+        print(f"  {name:<14} {quartiles(values, digits=3)}")
     for name, peer, bound in RATIOS:
         if name in raw and peer in raw:
-            each = [a / b for a, b in zip(raw[name], raw[peer], strict=True)]
-            print(f"  {name} ÷ {peer}: {quartiles(each)}  (aim ≤ {bound})")
+            each = quartiles(figures.ratios(raw[name], raw[peer]), digits=3)
+            print(f"  {name} ÷ {peer}: {each}  (aim ≤ {bound})")
     for name, peer, bound in DIFFERENCES:
-        each = [a - b for a, b in zip(raw[name], raw[peer], strict=True)]
-        print(f"  {name} minus {peer}: {quartiles(each)} s  (aim ≤ {bound})")
-    options.out.parent.mkdir(exist_ok=True)
-    options.out.write_text(json.dumps({"mpi": mpi.version, "seconds": raw}, indent=1) + "\n")
-    print(f"raw figures: {options.out}")
+        each = quartiles(figures.differences(raw[name], raw[peer]), digits=3)
+        print(f"  {name} minus {peer}: {each} s  (aim ≤ {bound})")
+    figures.keep(options.out, {"mpi": mpi.version, "seconds": raw})
 
 
 if __name__ == "__main__":

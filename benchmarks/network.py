@@ -15,7 +15,6 @@ with nothing known (cold) and when all is known (cached), on so many --hosts.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import figures
 import hosts_lab
 import network_bare
 from hosts_lab import Home
@@ -152,9 +152,7 @@ def quartiles(values: list[Figure], unit: float, digits: int) -> str:
     hung = ", ".join(f"{words.count(one)} times: {one}" for one in dict.fromkeys(words))
     if len(numbers) < 2:
         return hung or f"{numbers[0]:9.{digits}f}"
-    low, middle, high = statistics.quantiles(numbers, n=4)
-    spread = f"[{low:.{digits}f} … {high:.{digits}f}]"
-    return f"{middle:9.{digits}f}  {spread:<22} {hung}".rstrip()
+    return f"{figures.quartiles(numbers, digits=digits):<33} {hung}".rstrip()
 
 
 def show(results: dict[str, Any]) -> None:
@@ -174,18 +172,15 @@ def show(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = figures.options(__doc__, 9, "network")
     parser.add_argument("--few", type=int, default=3, help="repeats of what is slow [3]")
     parser.add_argument("--flavours", default=",".join(BY_HAND), help="MPIs [all four]")
     parser.add_argument("--hosts", default="3,16", help="numbers of hosts to measure on [3,16]")
     parser.add_argument("--mpis", type=Path, default=next(filter(Path.is_dir, MPIS), None))
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "network.json")
     options = parser.parse_args()
     results: dict[str, Any] = {"allreduce": {}, "measuring": {}}
     if options.out.exists():
         results = json.loads(options.out.read_text())
-    options.out.parent.mkdir(exist_ok=True)
     for flavour in filter(None, options.flavours.split(",")):
         if flavour != "openmpi5" and not (options.mpis and (options.mpis / flavour).exists()):
             print(f"not measured: there is no {flavour} (--mpis FOLDER)", file=sys.stderr)
@@ -193,12 +188,11 @@ def main() -> None:
         few = min(options.few, options.repeats)
         series = allreduces(flavour, options.repeats, few, options.mpis)
         results["allreduce"][flavour] = {"seconds": series, **summary(series)}
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        figures.keep(options.out, results)
     for count in map(int, filter(None, options.hosts.split(","))):
         results["measuring"][str(count)] = measuring(count, options.repeats)
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        figures.keep(options.out, results)
     show(results)
-    print(f"raw figures: {options.out}")
 
 
 if __name__ == "__main__":

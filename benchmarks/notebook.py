@@ -12,15 +12,15 @@ milliseconds, and the machine's load before and after.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
-from shanty.notebook.magic import Magics
+import figures
+
+from shanty.integrations.notebook.magic import Magics
 
 _PAUSE = 3.0  # seconds
 _SETTLED = 12.0  # seconds after which naps are at their longest
@@ -62,11 +62,9 @@ def measure(args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=200)
+    parser = figures.options(__doc__, 200)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pauses", type=int, default=20)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     load = [os.getloadavg()[0]]
     with TemporaryDirectory() as home:
@@ -75,14 +73,12 @@ def main() -> None:
     load.append(os.getloadavg()[0])
     for name, values in times.items():
         if len(values) > 1:
-            low, middle, high = statistics.quantiles(values, n=4)
-            print(f"{name:20} {middle:6.1f} ms ({low:.1f} … {high:.1f}), most {max(values):.1f}")
+            print(f"{name:20} {figures.quartiles(values, digits=1)} ms, most {max(values):.1f}")
         else:
             print(f"{name:20} {values[0]:6.1f}")
     print(f"load {load[0]:.1f} … {load[1]:.1f} on {os.cpu_count()} cores")
-    if args.out:
-        result = {"ranks": args.ranks, "load": load, "cores": os.cpu_count(), "times": times}
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    facts = {"ranks": args.ranks, "load": load, "cores": os.cpu_count()}
+    figures.keep(args.out, {**facts, "times": times})
 
 
 if __name__ == "__main__":

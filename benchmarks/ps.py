@@ -11,16 +11,14 @@ unreachable. Printed are medians and quartiles of wall-clock seconds.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
+import figures
 from hosts_lab import Home, home, lab
 
-from shanty.launch.cluster import inventory
+from shanty.launch import inventory
 from shanty.runtime.rundir import RunDir, new_id, write_json
 from shanty.runtime.spec import JobSpec, Script, State, Status
 
@@ -74,18 +72,14 @@ def measure(args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = figures.options(__doc__, 7)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--unreachable", type=int, default=10)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     times = measure(args)
     for case, found in times.items():
-        low, middle, high = statistics.quantiles(found if len(found) > 1 else found * 2, n=4)
-        print(f"{case:<24} {middle:6.2f} s  ({low:.2f} … {high:.2f})")
-    if args.out:
-        args.out.write_text(json.dumps({"arguments": str(args), "seconds": times}, indent=1) + "\n")
+        print(f"{case:<24} {figures.quartiles(found)} s")
+    figures.keep(args.out, {"arguments": str(args), "seconds": times})
 
 
 if __name__ == "__main__":

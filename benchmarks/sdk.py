@@ -14,19 +14,18 @@ Printed are medians and quartiles, and those of the differences round by round.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import figures
+from figures import quartiles
+
 import shanty
 
-HERE = Path(__file__).parent
 BOUND = 0.05  # seconds that a call may take longer
 SCRIPT = """
 import time
@@ -71,16 +70,8 @@ def one_round(folder: Path) -> dict[str, float]:
     return found
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values if len(values) > 1 else values * 2, n=4)
-    return f"{middle:6.3f}  [{low:.3f} … {high:.3f}]  min {min(values):.3f}"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "sdk.json")
-    options = parser.parse_args()
+    options = figures.options(__doc__, 15, "sdk").parse_args()
     rounds: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as place:
         os.environ.update(SHANTY_HOME=home, OMP_NUM_THREADS="1")
@@ -94,15 +85,14 @@ def main() -> None:
     raw = {name: [each[name] for each in rounds] for name in rounds[0]}
     print(f"{options.repeats} rounds, seconds: median [quartiles]")
     for name, values in raw.items():
-        print(f"  {name:<12} {quartiles(values)}")
+        print(f"  {name:<12} {quartiles(values, digits=3)}")
     for name in ("call", "first call", "script"):
-        more = [a - b for a, b in zip(raw[name], raw["shanty run"], strict=True)]
+        more = figures.differences(raw[name], raw["shanty run"])
         aim = f" (aim ≤ {BOUND})" if name != "script" else ""
-        print(f"  {name} minus shanty run: {quartiles(more)}{aim}")
-    options.out.parent.mkdir(exist_ok=True)
+        print(f"  {name} minus shanty run: {quartiles(more, digits=3)}{aim}")
     load = [round(each, 1) for each in os.getloadavg()]
-    options.out.write_text(json.dumps({"load": load, "seconds": raw}, indent=1) + "\n")
-    print(f"raw figures: {options.out}; load {load}")
+    print(f"load {load}")
+    figures.keep(options.out, {"load": load, "seconds": raw})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shanty.collectives import handshake
-from shanty.torch.work import WORKER  # also registers the backend
+from shanty.torch.background_thread import THREAD
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]  # bytes
 LEAST = 0.2  # seconds that a round lasts at least
@@ -87,11 +87,11 @@ def checked(round_: Round) -> Round:
     """The same rounds as with SHANTY_CHECK=1."""
 
     def run() -> float:
-        handshake.CHECKED = WORKER.checked = True
+        handshake.CHECKED = THREAD.checked = True
         try:
             return round_()
         finally:
-            handshake.CHECKED = WORKER.checked = False
+            handshake.CHECKED = THREAD.checked = False
 
     return run
 

@@ -12,8 +12,6 @@ that comes near 100 %, they are the limit. A combination that fails is left out,
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
@@ -21,7 +19,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import figures
 import hosts_lab
+from figures import NoFigures
 
 HERE = Path(__file__).parent
 RANK = "torch_wire_rank.py"
@@ -31,17 +31,14 @@ Rounds = dict[str, list[tuple[float, float]]]  # name → seconds and CPU second
 
 
 def measure(where: hosts_lab.Home, lab: str, mpi: str, hosts: int, words: list[str]) -> Rounds:
-    """The rounds of one MPI; raises RuntimeError with what it says where there are none."""
+    """The rounds of one MPI."""
     shutil.copy(HERE / RANK, where.workspace)
     place = ["--on", lab, "-n", str(hosts), "--ranks-per-host", "1", "--time-limit", f"{BOUND}s"]
     try:
         text = where.shanty("run", "-q", *place, "--mpi", mpi, RANK, *words, timeout=BOUND + 60)
-    except (SystemExit, subprocess.TimeoutExpired) as error:
-        raise RuntimeError(str(error)) from None
-    lines = [line for line in text.splitlines() if "{" in line and line.endswith("}")]
-    if not lines:
-        raise RuntimeError(f"no figures: {text[-600:]}")
-    found: Rounds = json.loads(lines[-1][lines[-1].index("{") :])
+    except subprocess.TimeoutExpired as error:
+        raise NoFigures(str(error)) from None
+    found: Rounds = figures.last_line(text)
     return found
 
 
@@ -54,23 +51,21 @@ def show(found: Rounds, least: float) -> None:
     print(f"  the ring's bound is {least:.3f} s for all_reduce")
     for name, rounds in found.items():
         times = [seconds for seconds, _ in rounds]
-        low, middle, high = statistics.quantiles(times if len(times) > 1 else times * 2, n=4)
+        middle = statistics.median(times)
         cpu = statistics.median(cpu for _, cpu in rounds)
         part = (least if name.startswith("all_reduce") else least / 2) / middle
         print(
-            f"  {name:<28} {middle:.3f} s [{low:.3f} … {high:.3f}], {part:.0%} of the bound, "
+            f"  {name:<28} {figures.quartiles(times, digits=3)} s, {part:.0%} of the bound, "
             f"{cpu:.2f} CPU seconds ({cpu / middle / CORES:.0%} of the cores)"
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = figures.options(__doc__, 9, "torch_wire")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rates", default="1000,200")
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--mpis", default="openmpi5")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "torch_wire.json")
     options = parser.parse_args()
     nbytes = options.mib << 20
     rates = [int(rate) for rate in options.rates.split(",")]
@@ -85,15 +80,12 @@ def main() -> None:
                     words = [str(nbytes), str(options.repeats)]
                     try:
                         raw[f"{mpi} {mbit}"] = measure(where, lab, mpi, options.hosts, words)
-                    except RuntimeError as error:
+                    except SystemExit as error:
                         print(f"{mpi} at {mbit} Mbit/s: left out: {error}", file=sys.stderr)
                         continue
                     print(f"{mpi}, {mbit} Mbit/s, {options.hosts} hosts")
                     show(raw[f"{mpi} {mbit}"], least[mbit])
-                    options.out.parent.mkdir(exist_ok=True)
-                    options.out.write_text(json.dumps({**facts, "rounds": raw}, indent=1) + "\n")
-    if raw:
-        print(f"raw figures: {options.out}")
+                    figures.keep(options.out, {**facts, "rounds": raw})
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.host import Host
+from shanty.launch.transport.rpc_client import RpcClient
+from shanty.runtime.site import Host
 
 
 class Folder:

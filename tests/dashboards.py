@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,16 +90,29 @@ class Served:
     def admin(self) -> Client:
         return self.user("root", "admin", "all")
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def connected(self, request: str = "", token: str = "") -> socket.socket:
+        """A plain connection, on which a request like "GET /api/v1/me" was sent, if any."""
+        line = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        if request:
+            own = f"Authorization: Bearer {token}\r\n" if token else ""
+            line.sendall(f"{request} HTTP/1.1\r\nHost: localhost\r\n{own}\r\n".encode())
+        return line
+
     def buffered(self) -> int:
         """Bytes that the server keeps for clients that have not taken them."""
         connections = list(self.server.server_state.connections)
         return sum(each.transport.get_write_buffer_size() for each in connections)
 
     def knows(self, count: int) -> None:
-        """Wait until the index has that many runs, as their directories are now."""
+        """Have that many runs in the index, as their directories are now."""
         runs = self.here.runs
-        wait_for(lambda: len(runs.known(runs.ids())) == count, 20)
+        runs.refresh()
         runs.reread([runs.directory(run_id) for run_id in runs.ids()])
+        assert len(runs.known(runs.ids())) == count
 
 
 @contextmanager

@@ -70,9 +70,6 @@ def value(done: Done) -> str:
     return done.stdout.splitlines()[-1]
 
 
-IMAGES_PYTHON = "/opt/venv/bin/python"  # where images for Flyte have it
-
-
 def manifest(
     task: str, inputs: Mapping[str, object], folder: Path, image: str, python: str, *code: Path
 ) -> str:

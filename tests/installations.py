@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
@@ -32,3 +36,16 @@ def installations() -> dict[str, Installation]:
                 name, "unknown", str(prefix), str(launcher), str(library), "shanty"
             )
     return found
+
+
+def compiled(folder: Path, flavour: str, text: str) -> Path:
+    """A C program, built for that MPI; skips where there is no compiler."""
+    builder = "mpich" if flavour == "intel" else flavour  # MPICH's makes the same ABI
+    found = installations().get(builder)
+    compiler = Path(found.prefix if found else "/none", "bin", "mpicc")
+    if shutil.which("cc") is None or not compiler.exists():
+        pytest.skip("no C compiler")
+    source, program = folder / "program.c", folder / "program"
+    source.write_text(text)
+    subprocess.run([compiler, "-O1", source, "-o", program], check=True)
+    return program

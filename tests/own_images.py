@@ -5,26 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import pytest
+
+from engines import Engine
+from runs import wait_for
 from shanty.launch.containers.layer import Entry, blocks
 from shanty.runtime.containers import archive
 from shanty.runtime.containers.archive import Layer
+from sshd import free_port
 
+USER, PASSWORD = "ann", "open-sesame"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-class Engine(Protocol):
-    """What the fixtures `docker` and `podman` are."""
-
-    name: str
-    environ: Mapping[str, str]
-    image: str
-
-    def run(self, *words: str | Path, check: bool = True) -> Any: ...
+_KNOWN = f"{USER}:$2y$05$mESxaHrmkvo6LFHVxBDkZ.Pel4A.YiIFQmTpayPHRT44Pczd8NvuS\n"  # htpasswd -B
+_REGISTRY = """
+version: 0.1
+log: {{level: error}}
+storage: {{filesystem: {{rootdirectory: "{folder}/data"}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+auth: {{htpasswd: {{realm: test, path: "{folder}/users"}}}}
+"""
 
 
 def tar(content: bytes) -> bytes:
@@ -53,8 +60,9 @@ def put(engine: Engine, name: str, contents: Sequence[bytes], folder: Path) -> s
     file = folder / "image.tar"
     with file.open("wb") as sink:
         layers = [Layer(one, len(data)) for one, data in tars.items()]
-        archive.write(config, layers, lambda one: [tars[one]], sink, [name])
+        archive.write(config, layers, lambda one: [tars[one]], sink)
     engine.run("load", "-i", file)
+    engine.run("tag", hashlib.sha256(config).hexdigest(), name)
     return identity(engine, name)
 
 
@@ -80,3 +88,33 @@ def cleared(*engines: Engine) -> Iterator[None]:
         for engine, known in zip(engines, before, strict=True):
             for one in images(engine) - known:
                 engine.run("image", "rm", "--force", one, check=False)
+
+
+@contextmanager
+def registry(folder: Path) -> Iterator[str]:
+    """A registry that wants a password, with its files in `folder`; its HOST:PORT."""
+    program = os.environ.get("SHANTY_TEST_REGISTRY") or shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("there is no docker-registry (Debian, Ubuntu: apt-get install docker-registry)")
+    port = free_port()
+    (folder / "users").write_text(_KNOWN)
+    (folder / "registry.yml").write_text(_REGISTRY.format(folder=folder, port=port))
+    with (folder / "registry.log").open("wb") as log:
+        words = [program, "serve", folder / "registry.yml"]
+        server = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        wait_for(lambda: _answers(port), 30, "the registry does not come up")
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        urlopen(f"http://127.0.0.1:{port}/v2/")
+    except HTTPError as error:
+        return error.code == 401
+    except OSError:
+        return False
+    return True

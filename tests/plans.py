@@ -1,4 +1,4 @@
-"""Hosts and plans of runs that never start."""
+"""Hosts, plans and worlds of runs that never start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.messages import Report
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Attempt, Leftovers, Limits, Node, Plan
 from shanty.runtime.resolve import layout_of
@@ -35,3 +37,11 @@ def plan_of(ranks: int | None, start_timeout: float = 60.0, **placement: int) ->
     attempt = Attempt((node(),), (), {**layout, "ranks": ranks}, {}, {}, placement)
     limits = Limits(1 << 30, 5.0, start_timeout, None, "warn", 60.0)
     return Plan("r", 0.0, ranks is None, limits, Leftovers((), ()), "/tmp/s", True, attempt)
+
+
+def world_of(size: int, *hosts: str, launcher: Installation = MPI) -> MpiWorld:
+    """The world of a run whose first ranks have started, one on each of the hosts."""
+    world = MpiWorld(size, launcher)
+    for rank, host in enumerate(hosts):
+        world.report(Report({"event": "started", "rank": rank, "size": size, "host": host}), 0.5)
+    return world

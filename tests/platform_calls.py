@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shanty.cli import start as start_module
-from shanty.cli.context import Context
-from shanty.launch.cluster import sources
+from shanty.client.context import Context
+from shanty.client.terminal import start as start_module
+from shanty.launch.content import sources
 from shanty.launch.machines import types
 from shanty.launch.machines.types import MachineType
 from shanty.runtime.rundir import RunDir

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from shanty.cli.app import app
-from shanty.cli.clusterone_flags import DISTRIBUTED, SINGLE
-from shanty.cli.gradient_flags import MULTINODE, SINGLENODE
-from shanty.cli.platform_flags import Flag
+from shanty.integrations.clusterone.flags import DISTRIBUTED, SINGLE
+from shanty.integrations.gradient.flags import MULTINODE, SINGLENODE
+from shanty.integrations.platforms.flags import Flag
+from shanty.program import app
 
 PAGE = Path(__file__).parents[1] / "docs" / "platforms.md"
 _MAKING = ("create", "run")  # which have a table of their own

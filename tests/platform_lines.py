@@ -29,6 +29,20 @@ LINE = (
 )
 
 
+# The rest of the commands on the platforms' pages, for three machines; types are not in them.
+GRADIENT = (
+    *("experiments", "create", "multinode", "--name", "mpi-test", "--experimentType", "MPI"),
+    *("--workerCount", "2", "--masterCount", "1", "--experimentEnv", '{"EPOCHS": 5}'),
+    *("--masterCommand", LINE.format(3, "/generated/hostfile", "examples/where.py")),
+    *("--apiKey", "XXXX", "--vpc"),
+)
+CLUSTERONE = (
+    *("create", "job", "distributed", "--project", "ann/tutorials", "--name", "horovod-job"),
+    *("--worker-replicas", "2", "--ps-replicas", "1", "--time-limit", "1h"),
+    *("--command", LINE.format(3, "/kube-openmpi/generated/hostfile", "openmpi/horovod/main.py")),
+)
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> str:
     """The URL of a git repository with examples/where.py."""

@@ -5,24 +5,34 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
 from shanty.runtime import platform
-from shanty.runtime.agent.cleanup import in_use
+from shanty.runtime.cleanup import in_use
 from shanty.runtime.rundir import RunDir, read_json
 
 FLAVOURS = ("openmpi5", "openmpi4", "mpich", "intel")
 LONG = bool(os.environ.get("SHANTY_TEST_LONG"))
 WORKERS = Path(__file__).parent / "mpi" / "workers"
+
+
+def examples(number: int) -> int:
+    """How many cases Hypothesis tries: so many with LONG, else a quarter; each run tries others."""
+    return number if LONG else number // 4
+
+
+STARTED: Counter[str] = Counter()
+"""How often this process has started what, by the first word of the command line."""
 
 
 def mpi_folder() -> Path:
@@ -39,48 +49,6 @@ def flavour(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def thin(items: list[pytest.Item], folder: Path, every: int = 1) -> None:
-    """Keep each test of a folder on one MPI, or one container engine, in turn. Of the tests of a
-    file that are left, every `every`-th is kept, of those marked as `sampled` every third.
-    Everything is if LONG.
-
-    What differs in other parameters than the MPI is another test, unless it shares launches.
-    """
-    if LONG:
-        return
-    variants: dict[str, list[pytest.Item]] = {}  # the same test on several MPIs
-    left_out: set[pytest.Item] = set()
-    for item in items:
-        if item.path.parent != folder:
-            continue
-        flavour = _flavour(item)
-        shares = "launches" in getattr(item, "fixturenames", ())
-        name = item.name.partition("[")[0] if shares else item.name.replace(flavour, "")
-        if flavour:
-            variants.setdefault(f"{item.path.stem} {name}", []).append(item)
-    for name, several in variants.items():
-        there = sorted({_flavour(item) for item in several})
-        chosen = there[crc32(name.encode()) % len(there)]
-        left_out |= {item for item in several if _flavour(item) != chosen}
-    counts: dict[tuple[Path, int], int] = {}
-    for item in items:
-        if item.path.parent == folder and item not in left_out:
-            share = 3 if item.get_closest_marker("sampled") else every
-            place = counts[item.path, share] = counts.get((item.path, share), -1) + 1
-            if place % share:
-                left_out.add(item)
-    if left_out:
-        items[0].config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _flavour(item: pytest.Item) -> str:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    flavour = parameters.get("flavour") or parameters.get("mpi") or ""
-    engine = parameters.get("engine", "")
-    return "-".join(filter(None, [engine, flavour if flavour in FLAVOURS else ""]))
-
-
 @dataclass
 class Shanty:
     """The program, with a home of its own."""
@@ -95,6 +63,7 @@ class Shanty:
 
     def start(self, *words: str | Path, **options: object) -> subprocess.Popen[bytes]:
         """Start `shanty WORDS…` and come back at once."""
+        STARTED[str(words[0])] += 1
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         env = {**self.environ, **options.pop("env", {})}  # type: ignore[dict-item]
         return subprocess.Popen(
@@ -163,12 +132,24 @@ class Shanty:
         return found
 
 
+def interruptible() -> None:
+    """Before a program is started: it gets SIGINT, which it would ignore in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def wait_for(condition: Callable[[], object], seconds: float = 30, what: str = "") -> None:
-    """Wait until `condition` is true; AssertionError after `seconds`."""
+    """Wait until `condition` is true; AssertionError after `seconds`.
+
+    A condition that takes long, as where it starts a program, leaves half of the time to others.
+    """
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.02)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        assert now < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(min(max(0.02, now - began), 0.5))
 
 
 def accuracy(output: str) -> float:

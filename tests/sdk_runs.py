@@ -6,15 +6,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torch_runs import WORKERS, checks
+from launches import WORKERS, checks
 
 SCRIPT = "sdk_checks.py"
 NAMES = [name.removeprefix("check_") for name in checks(SCRIPT)]
@@ -126,6 +127,22 @@ def check(
                 process.kill()
                 process.wait()
     return out.read_text(errors="replace")
+
+
+def started(folder: Path, environ: Mapping[str, str], *words: object) -> subprocess.Popen[str]:
+    """Start a script of a folder that calls tasks; Ctrl-C ends it, as at a terminal."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=folder, env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+
+
+def up(runs: Iterable[Path]) -> int:
+    """How many ranks of these runs have said that they are up."""
+    logs = (log for run in runs for log in run.glob("logs/rank-*"))
+    return sum(b"up" in log.read_bytes() for log in logs)
 
 
 def out(process: subprocess.Popen[str], timeout: float = 150) -> str:

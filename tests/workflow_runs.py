@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from environments import DAGSTER, PREFECT, Recipe, environment
-from runs import WORKERS, mpi_folder
+from runs import WORKERS, interruptible, mpi_folder
 
 ROOT = Path(__file__).parents[1]
 RECIPES: dict[str, Recipe] = {"prefect": PREFECT, "dagster": DAGSTER}
@@ -43,11 +43,6 @@ def environ(engine: str, home: Path) -> dict[str, str]:
     }
     path = os.pathsep.join([str(ROOT / "src"), str(WORKERS)])
     return {**outer, **own[engine], "SHANTY_HOME": str(home), "PYTHONPATH": path}
-
-
-def _interruptible() -> None:
-    """Tests send SIGINT, which whoever is started in the background ignores."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass
@@ -83,7 +78,7 @@ def started(engine: str, home: Path, folder: Path, *words: str | Path) -> Iterat
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_interruptible,
+            preexec_fn=interruptible,
         )
     try:
         yield Program(process, file)

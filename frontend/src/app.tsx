@@ -34,7 +34,7 @@ function Page({ path }: { path: string }) {
   if (path === "/new") return <New />;
   return (
     <div class="page">
-      <h1>There is no such page</h1>
+      <h1>Page not found</h1>
       <Empty title={path}>
         <p>
           <a href="/">To the runs</a>
@@ -67,7 +67,7 @@ function Messages() {
   );
 }
 
-/* Said only when it lasts: a server that starts anew is back in a moment. */
+/* Shown only when it lasts: a server that starts again is back in a moment. */
 function Connection() {
   const down = disconnected.value;
   const [shown, setShown] = useState(false);

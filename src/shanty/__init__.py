@@ -6,16 +6,20 @@ no MPI. `shanty.torch` and its kin are separate imports.
 
 from __future__ import annotations
 
+from shanty import _starter
+from shanty._version import __version__
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+    from types import ModuleType
     from typing import Any, TypeVar
 
-    from shanty.sdk.future import Future as Future
-    from shanty.sdk.run import Run as Run
-    from shanty.sdk.run import find as find
-    from shanty.sdk.run import runs as runs
+    from shanty.client.future import Future as Future
+    from shanty.client.runs import Run as Run
+    from shanty.client.runs import find as find
+    from shanty.client.runs import runs as runs
     from shanty.sdk.submit import submit as submit
     from shanty.tasks.data import Folder as Folder
     from shanty.tasks.errors import IgnoreOutputs as IgnoreOutputs
@@ -29,32 +33,49 @@ __all__ = ["Folder", "Future", "IgnoreOutputs", "Run", "RunError", "__version__"
 __all__ += ["each", "find", "local_rank", "log", "progress", "rank", "runs", "size", "submit"]
 __all__ += ["task"]
 
-__version__ = "0.1.0"
-# Names that are loaded at their first use. Those of `sdk` are for the machine that starts runs.
-_HOMES = {
-    "tasks.task": ("task", "each"),
-    "tasks.data": ("Folder",),
-    "tasks.errors": ("IgnoreOutputs", "RunError"),
-    "sdk.submit": ("submit",),
-    "sdk.run": ("Run", "find", "runs"),
-    "sdk.future": ("Future",),
-    "notebook.magic": ("load_ipython_extension", "unload_ipython_extension"),
-}
-
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            from importlib import import_module
+    home = _home(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(home, name)
+    globals()[name] = found
+    return found
 
-            found = getattr(import_module(f"{__name__}.{module}"), name)
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def _home(name: str) -> ModuleType | None:
+    """Load the module of a name at its first use. Some are for the machine that starts runs."""
+    home: ModuleType
+    if name in ("task", "each"):
+        from shanty.tasks import task as home
+    elif name == "Folder":
+        from shanty.tasks import data as home
+    elif name in ("IgnoreOutputs", "RunError"):
+        from shanty.tasks import errors as home
+    elif name == "submit":
+        from shanty.sdk import submit as home
+    elif name in ("Run", "find", "runs"):
+        from shanty.client import runs as home
+    elif name == "Future":
+        from shanty.client import future as home
+    elif name in ("load_ipython_extension", "unload_ipython_extension"):
+        from shanty.integrations.notebook import magic as home
+    else:
+        return None
+    return home
+
+
+def _starts_runs() -> ModuleType:
+    from shanty.sdk import tasks
+
+    return tasks
+
+
+_starter.load = _starts_runs
 
 
 def rank() -> int:

@@ -1,5 +1,5 @@
 """`python -m shanty` is the program `shanty`."""
 
-from shanty.cli.app import program
+from shanty.program import program
 
 program()

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 
-def names_over(
-    package: str, modules: Mapping[str, Sequence[str]], framework: str
-) -> Callable[[str], Any]:
+def names_over(package: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
     """Returns a `__getattr__` for `package`, in which a framework is used with names of our own.
 
-    `modules`: the package's modules, and the names that each of them gives. Every other name is
-    that of `framework`, a module which `<package>.installed` has imported.
+    load: imports the module that has a name: one of the package's, or else the framework.
+
+    A module of the package is never taken for the framework's of the same name: `from package
+    import module` asks `__getattr__` first, and imports the package's own on AttributeError.
     """
-    home = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
         unknown = f"module {package!r} has no attribute {name!r}"
-        if name.startswith("__"):
+        if name.startswith("__") or find_spec(f"{package}.{name}"):
             raise AttributeError(unknown)
-        if name in home:
-            found = getattr(import_module(f"{package}.{home[name]}"), name)
-        else:
-            own = getattr(import_module(f"{package}.installed"), framework)
-            if not hasattr(own, name):
-                raise AttributeError(f"{unknown}, nor has {framework}")
-            found = getattr(own, name)
+        home = load(name)
+        if not hasattr(home, name):
+            raise AttributeError(f"{unknown}, nor has {home.__name__}")
+        found = getattr(home, name)
         setattr(sys.modules[package], name, found)
         return found
 

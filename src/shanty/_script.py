@@ -109,7 +109,7 @@ def _opened(rank: int) -> Sinks:
 
 
 def _python(value: Any) -> Any:
-    """A number of any library as Python's own; what is no number or text as its text."""
+    """A number of any library as Python's own; anything but numbers and texts as its text."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     item = getattr(value, "item", None)
@@ -147,13 +147,13 @@ def progress(items: Iterable[T], total: int | None, label: str) -> Iterator[T]:
         return
     if total is None and isinstance(items, Sized):
         total = len(items)
-    run, began, told, last = run_dir(), time.monotonic(), 0.0, 0
+    run, began, reported, last = run_dir(), time.monotonic(), 0.0, 0
     try:
         for done, item in enumerate(items):
             now = time.monotonic()
-            if now > told + _EVERY:
+            if now > reported + _EVERY:
                 _tell(run, done, total, label, now - began)
-                told = now
+                reported = now
             yield item
             last = done + 1
     finally:  # a loop that is left early, too

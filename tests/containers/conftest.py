@@ -10,7 +10,8 @@ import pytest
 
 import engines
 from engines import ContainedShanty, Engine
-from runs import flavour, thin, wait_for
+from rotation import thin
+from runs import flavour, wait_for
 
 __all__ = ["flavour"]
 
@@ -18,7 +19,7 @@ __all__ = ["flavour"]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of them share one dockerd, so they are for one worker of pytest-xdist."""
     here = Path(__file__).parent
-    thin(items, here)
+    thin(items, here, parameters=3)
     for item in items:
         if item.path.parent == here:
             item.add_marker(pytest.mark.xdist_group("containers"))

@@ -10,7 +10,7 @@ import pytest
 
 import environments
 from engines import ContainedShanty, long_only
-from flyte_runs import IMAGES_PYTHON, TASKS, Done, flyte, manifest, outputs, served, value
+from flyte_runs import TASKS, Done, flyte, served, value
 from runs import WORKERS
 from shanty.runtime.rundir import read_json
 
@@ -61,27 +61,3 @@ def test_the_mpijob_of_a_dry_run(shanty: ContainedShanty) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("of 2 on") == 2
     assert re.search(r"^(?:\[0\] )?10\.0$", done.stdout, re.MULTILINE), done.stdout
-
-
-def test_the_mpijob_that_the_plugin_sends(shanty: ContainedShanty) -> None:
-    """Flyte's own program in each rank reads inputs, and writes outputs, where it is told to."""
-    shutil.copy(WORKERS / TASKS, shanty.folder)
-    data, file = shanty.folder.parent / "data", shanty.folder / "job.json"
-    python = environments.flyte()
-    # What an image for Flyte has: flytekit, and its program at this place.
-    program = f"{python.with_name('entrypoint.py')}:{IMAGES_PYTHON}/../entrypoint.py:ro"
-    words = ("--python", python, "--env", "sync", "--mpi", "openmpi", "--oversubscribe")
-    mounts = ("--mount", program, "--mount", f"{data}:{data}")
-
-    def ended(task: str, inputs: dict[str, object]) -> Done:
-        file.write_text(manifest(task, inputs, data, shanty.engine.image, IMAGES_PYTHON))
-        line = ("run", "--runtime", shanty.engine.name, *words, *mounts, "-f", file)
-        return shanty(*line, timeout=400)
-
-    done = ended("total", {"numbers": [1, 2, 4]})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("of 2 on") == 2
-    assert outputs("total", data) == {"o0": "7.0"}
-    done = ended("has_a_bug", {"log": f"{data}/log"})
-    assert done.returncode == 1, done.stderr
-    assert "ValueError: a bug" in done.stdout + done.stderr

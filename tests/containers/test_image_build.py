@@ -8,19 +8,16 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import venv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from engines import long_only
-from own_images import Engine, cleared, identity, images
-from runs import wait_for
+from engines import ContainedShanty, Engine, long_only
+from own_images import PASSWORD, USER, cleared, identity, images, registry
+from runs import interruptible, wait_for
 
 pytestmark = long_only  # an image is packed by each
 
@@ -30,45 +27,27 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 print("sum", world.allreduce(world.rank), "of", world.size, thing.x, sys.prefix)
 """
-REGISTRY = """
-version: 0.1
-log: {{level: error}}
-storage: {{filesystem: {{rootdirectory: "{folder}/data"}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-auth: {{htpasswd: {{realm: test, path: "{folder}/users"}}}}
-"""
-# what htpasswd -B writes for the password "open sesame"
-USER = "ann:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW\n"
 
 
-@dataclass
-class Builder:
+class Builder(ContainedShanty):
     """The program with an engine, in a workspace with a small environment."""
 
-    engine: Engine
-    home: Path
-    folder: Path
+    def __init__(self, engine: Engine, home: Path, folder: Path) -> None:
+        super().__init__(home, folder)
+        self.engine = engine
 
     @property
     def environ(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("DOCKER", "CONTAINERS_"))}
-        kept.pop("VIRTUAL_ENV", None)
-        return {**kept, **self.engine.environ, "SHANTY_HOME": str(self.home)}
-
-    def start(self, *words: str, **options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "shanty", *words],
-            cwd=self.folder, env={**self.environ, "PYTHONUNBUFFERED": "1"}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-        )  # type: ignore[call-overload, no-any-return]  # fmt: skip
+        others = ("DOCKER", "CONTAINERS_", "VIRTUAL_ENV")
+        kept = {k: v for k, v in super().environ.items() if not k.startswith(others)}
+        return {**kept, **self.engine.environ, "PYTHONUNBUFFERED": "1"}
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=170)
-        if "has Python" in err and "the packages are for" in err:
-            pytest.skip(err)
-        assert process.returncode == code, err
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        done = super().__call__(*words, timeout=170)
+        if "has Python" in done.stderr and "the packages are for" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == code, done.stderr
+        return done
 
     def build(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self("image", "build", "--base", self.engine.image, *self.runtime, *words)
@@ -219,7 +198,7 @@ def test_ctrl_c_leaves_nothing(builder: Builder, at: str) -> None:
     process = builder.start(*words, preexec_fn=interruptible)
     assert process.stderr is not None
     for line in process.stderr:
-        if at in line:
+        if at.encode() in line:
             process.send_signal(signal.SIGINT)
             break
     else:
@@ -238,21 +217,16 @@ def test_ctrl_c_leaves_nothing(builder: Builder, at: str) -> None:
     assert identity(builder.engine, "my-digits")
 
 
-def interruptible() -> None:
-    """Tests send SIGINT, which whoever is started in the background ignores."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_mistakes_are_named(builder: Builder) -> None:
     base = ("image", "build", *builder.runtime, "--base")
     image = builder.engine.image
     for words, code, text in (
-        ((*base, image, "Not A Name"), 2, "is no name for an image"),
-        ((*base, "localhost:9/no/such:1"), 69, "cannot be pulled"),
-        ((*base, image, "--requirements", "no.txt"), 66, "there is no"),
-        ((*base, image, "--python", "./nowhere"), 66, "there is no Python"),
+        ((*base, image, "Not A Name"), 2, "invalid name for an image"),
+        ((*base, "no.such.registry/x:1"), 69, "cannot be pulled"),
+        ((*base, image, "--requirements", "no.txt"), 66, "not found"),
+        ((*base, image, "--python", "./nowhere"), 66, "Python not found"),
         ((*base, image, "--push", "--registry-password", "env:X"), 2, "goes with"),
-        (("image", "rm", "no-such-image", *builder.runtime), 66, "there is no image"),
+        (("image", "rm", "no-such-image", *builder.runtime), 66, "image no-such-image not found"),
         (("image", "rm", image, *builder.runtime), 2, "was not built by shanty"),
     ):
         assert text in builder(*words, code=code).stderr
@@ -260,53 +234,27 @@ def test_mistakes_are_named(builder: Builder) -> None:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """A registry that wants a password; its name."""
-    program = os.environ.get("SHANTY_TEST_REGISTRY") or shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("there is no docker-registry (Debian, Ubuntu: apt-get install docker-registry)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (tmp_path / "users").write_text(USER)
-    file = tmp_path / "registry.yml"
-    file.write_text(REGISTRY.format(folder=tmp_path, port=port))
-    with (tmp_path / "registry.log").open("w") as log:
-        process = subprocess.Popen([program, "serve", file], stdout=log, stderr=log)
-
-    def answers() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        wait_for(answers, 10, "the registry does not come up")
-        yield f"localhost:{port}"
-    finally:
-        process.kill()
-        process.wait()
+def host(tmp_path: Path) -> Iterator[str]:
+    with registry(tmp_path) as found:
+        yield found
 
 
-def test_an_image_is_pushed_with_a_password(
-    builder: Builder, registry: str, tmp_path: Path
-) -> None:
+def test_an_image_is_pushed_with_a_password(builder: Builder, host: str, tmp_path: Path) -> None:
     if builder.engine.name == "podman":
         pytest.skip("podman speaks to a registry without TLS only where the system allows it")
-    name = f"{registry}/me/digits:1"
+    name = f"{host}/me/digits:1"
     base = ("image", "build", "--base", builder.engine.image, *builder.runtime, name, "--push")
     refused = builder(*base, code=69)
     assert "does not let us have the image" in refused.stderr
     secret = tmp_path / "secret"
-    secret.write_text("open sesame\n")
-    words = ("--registry-user", "ann", "--registry-password", str(secret))
+    secret.write_text(f"{PASSWORD}\n")
+    words = ("--registry-user", USER, "--registry-password", str(secret))
     assert json.loads(builder(*base, *words, "--json").stdout)["pushed"] is True
     own = identity(builder.engine, name)
     builder("image", "rm", name)
     run = ("run", "--image", name, *builder.runtime, *words, "-n", "2", "train.py")
     assert builder(*run).stdout.count("sum 1 of 2 first") == 2
     assert identity(builder.engine, name) == own
-    assert not any("sesame" in path.read_text("utf-8", "replace") for path in files(builder.home))
-
-
-def files(folder: Path) -> list[Path]:
-    """Small files below a folder."""
-    return [p for p in folder.rglob("*") if p.is_file() and p.stat().st_size < 1 << 20]
+    for path in builder.home.rglob("*"):
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            assert PASSWORD not in path.read_text("utf-8", "replace"), path

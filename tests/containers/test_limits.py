@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 import engines
 from engines import PYTHON, ContainedShanty, Engine, long_only
-from runs import mpi_folder, wait_for
+from runs import wait_for
 from shanty.runtime.rpc import containers
 
 SRC = Path(__file__).parents[2] / "src"
@@ -25,13 +24,6 @@ DENIED = {
         }
     ],
 }
-LARGE = """
-from mpi4py import MPI
-comm, data = MPI.COMM_WORLD, bytearray(b"x" * (8 << 20))
-for _ in range(3):
-    comm.Send(data, 1) if comm.rank == 0 else comm.Recv(data, 0)
-print("got", data.count(b"x"))
-"""
 
 
 def test_slots_are_counted_with_the_quota_of_a_container(docker: Engine) -> None:
@@ -84,11 +76,4 @@ def test_ranks_do_without_each_others_memory_where_they_must(
     """MPICH would hang, and Open MPI 4.1 print a line for each message."""
     shanty = ContainedShanty(kept_home, tmp_path)
     shanty.engine = strict
-    shanty.script(LARGE)
-    if flavour != "openmpi5" and not (kept_home / "mpi" / flavour).exists():
-        (kept_home / "mpi").mkdir(parents=True, exist_ok=True)
-        shutil.copytree(mpi_folder() / flavour, kept_home / "mpi" / flavour, symlinks=True)
-    done = shanty.in_container("-n", "2", "--mpi", flavour, "script.py", timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"got {8 << 20}") == 2
-    assert "errno" not in done.stdout + done.stderr
+    shanty.passes_large_messages(flavour)

@@ -71,4 +71,4 @@ def test_a_container_that_shares_all_joins_the_world(shanty: ContainedShanty) ->
         done = shanty("run", "--", "mpirun", "-np", "2", *line, *program, timeout=60)
         assert "0 of 1" not in done.stdout
         assert done.returncode == code, done.stderr
-    assert "leave out what empties the environment" in done.stderr
+    assert "leave out the options that clear the environment" in done.stderr

@@ -68,62 +68,18 @@ def empty(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui
 def lived(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """The server of a home with real runs: two trained, one failed, one stalled, one is on."""
     shanty = _shanty(tmp_path_factory.mktemp("lived"))
+    two = "-n 2 --oversubscribe"
+    lines = {
+        "-n 1 --name slow-rate --tag sweep train.py --lr 0.1": "succeeded",
+        "-n 1 --name fast-rate --tag sweep train.py --lr 0.5": "succeeded",
+        "-n 3 --oversubscribe --name broken fails.py": "failed",
+        f"{two} --stall-after 3s --name hangs stalls.py": "running",
+        f"{two} --name live --tag now goes_on.py": "running",
+    }
     try:
-        trained = run_until(
-            shanty,
-            "succeeded",
-            "-n",
-            "1",
-            "--name",
-            "slow-rate",
-            "--tag",
-            "sweep",
-            "train.py",
-            "--lr",
-            "0.1",
-        )
-        other = run_until(
-            shanty,
-            "succeeded",
-            "-n",
-            "1",
-            "--name",
-            "fast-rate",
-            "--tag",
-            "sweep",
-            "train.py",
-            "--lr",
-            "0.5",
-        )
-        failed = run_until(
-            shanty, "failed", "-n", "3", "--oversubscribe", "--name", "broken", "fails.py"
-        )
-        stalled = run_until(
-            shanty,
-            "running",
-            "-n",
-            "2",
-            "--oversubscribe",
-            "--stall-after",
-            "3s",
-            "--name",
-            "hangs",
-            "stalls.py",
-        )
-        on = run_until(
-            shanty,
-            "running",
-            "-n",
-            "2",
-            "--oversubscribe",
-            "--name",
-            "live",
-            "--tag",
-            "now",
-            "goes_on.py",
-        )
+        runs = [run_until(shanty, state, *line.split()) for line, state in lines.items()]
         ui = Ui(shanty)
-        yield Lived(shanty, ui, trained, other, failed, stalled, on)
+        yield Lived(shanty, ui, *runs)
         ui.stop()
     finally:
         shanty("stop", "--all")

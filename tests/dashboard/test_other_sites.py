@@ -144,7 +144,7 @@ def test_pages_of_other_servers_get_nothing_and_do_nothing(
                 ui.base,
             )
             page.wait_for_function("() => window.w.closed")
-            framed = page.frame(name="framed")
+            framed = page.locator("iframe[name=framed]").element_handle().content_frame()
             assert framed is not None
             framed.wait_for_url(lambda url: url.startswith("chrome-error:"))
             page.close()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from kube_runs import Kube, end, kube_in
 
-from runs import flavour, thin
+from rotation import thin
+from runs import flavour
 from shanty.runtime.rundir import read_json
 
 __all__ = ["flavour"]

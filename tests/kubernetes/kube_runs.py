@@ -22,7 +22,7 @@ from runs import Shanty, mpi_folder, wait_for
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import ApiError, Cluster
 from shanty.launch.targets import kubernetes_watcher
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import RunDir, read_json
 
 UID = 12345
 HELLO = """
@@ -105,6 +105,26 @@ class Kube:
 
     def cluster(self, who: Path | None = None) -> Cluster:
         return Cluster("", {"KUBECONFIG": str(who or self.user)})
+
+    @property
+    def by_admin(self) -> Cluster:
+        """The cluster for who may do all, in the user's namespace."""
+        found = self.cluster(self.admin)
+        found.namespace = self.cluster().namespace
+        return found
+
+    def pod_of(self, run: RunDir, number: int = 1) -> str:
+        """The name of a pod of a run, by its place in the plan."""
+        return str((read_json(run.plan) or {})["attempt"]["nodes"][number]["name"])
+
+    def take_away(self, pod: str, how: str = "deleted") -> None:
+        """Delete or evict a pod."""
+        path = self.by_admin.path("pods", pod)
+        if how == "deleted":
+            self.by_admin.call("DELETE", path)
+        else:
+            body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
+            self.by_admin.call("POST", f"{path}/eviction", body)
 
     def pods(self, run: RunDir) -> dict[str, Any]:
         its = self.cluster()

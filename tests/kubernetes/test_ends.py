@@ -25,8 +25,7 @@ KILLED = 128 + signal.SIGKILL
 @contextmanager
 def admins(kube: Kube, kind: str, body: dict[str, Any], group: str = "api/v1") -> Iterator[None]:
     """Something that only an administrator makes, for a while."""
-    its = kube.cluster(kube.admin)
-    its.namespace = kube.cluster().namespace
+    its = kube.by_admin
     its.call("POST", its.path(kind, group=group), body)
     try:
         yield
@@ -38,7 +37,7 @@ def admins(kube: Kube, kind: str, body: dict[str, Any], group: str = "api/v1") -
     ("words", "code", "said"),
     [
         (["--image", "localhost:1/none:1"], LAUNCH, "cannot be pulled for pod"),
-        (["--image", "Bad Name"], LAUNCH, "no name of an image"),
+        (["--image", "Bad Name"], LAUNCH, "invalid image name"),
         (["--service-account", "nobody"], LAUNCH, "see --service-account"),
         (["--priority-class", "nobody"], LAUNCH, "see --priority-class"),
         (["--node-selector", "no=such", "--schedule-timeout", "5s"], LAUNCH, "--node-selector"),
@@ -104,9 +103,8 @@ def test_out_of_memory(kube: Kube) -> None:
 def test_a_pod_is_deleted(kube: Kube, number: int) -> None:
     run = kube.submit("-n", "2", "up.py")
     kube.await_state(run, "running")
-    name = (read_json(run.plan) or {})["attempt"]["nodes"][number]["name"]
-    its = kube.cluster()
-    its.call("DELETE", its.path("pods", name))
+    name = kube.pod_of(run, number)
+    kube.take_away(name)
     began = time.monotonic()
     found = kube.await_state(run, "failed", seconds=30)
     assert time.monotonic() - began < 25
@@ -119,11 +117,8 @@ def test_a_pod_is_deleted(kube: Kube, number: int) -> None:
 def test_a_pod_is_evicted(kube: Kube) -> None:
     run = kube.submit("-n", "2", "up.py")
     kube.await_state(run, "running")
-    name = (read_json(run.plan) or {})["attempt"]["nodes"][1]["name"]
-    its = kube.cluster(kube.admin)
-    its.namespace = kube.cluster().namespace
-    body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
-    its.call("POST", its.path("pods", f"{name}/eviction"), body)
+    name = kube.pod_of(run)
+    kube.take_away(name, "evicted")
     found = kube.await_state(run, "failed", seconds=40)
     assert f"pod {name}" in found["failure"]["what"]
 
@@ -132,10 +127,8 @@ def test_a_kubelet_is_killed(kube: Kube) -> None:
     """Its containers go on, and so does the run; it is stopped from here all the same."""
     run = kube.submit("-n", "2", "up.py")
     kube.await_state(run, "running")
-    pods = kube.pods(run)
-    plan = (read_json(run.plan) or {})["attempt"]["nodes"]
-    name = plan[1]["name"]
-    node = pods[name]["spec"]["nodeName"]
+    name = kube.pod_of(run)
+    node = kube.pods(run)[name]["spec"]["nodeName"]
     kube.change("kill-kubelet", node)
     try:
         lost = lambda: _ready(kube, name) == "False"  # noqa: E731
@@ -146,15 +139,13 @@ def test_a_kubelet_is_killed(kube: Kube) -> None:
     finally:
         kube.change("start-kubelet", node)
         # A kubelet that starts anew looks for what its pods had mounted, and that is gone.
-        its = kube.cluster(kube.admin)
-        its.namespace = kube.cluster().namespace
+        its = kube.by_admin
         for pod in kube.pods(run):
             its.call("DELETE", its.path("pods", pod), {"gracePeriodSeconds": 0})
 
 
 def _ready(kube: Kube, name: str) -> str:
-    its = kube.cluster()
-    conditions = its.call("GET", its.path("pods", name))["status"]["conditions"]
+    conditions = kube.pods(kube.last)[name]["status"]["conditions"]
     return next(str(one["status"]) for one in conditions if one["type"] == "Ready")
 
 
@@ -202,8 +193,7 @@ def test_a_token_expires(kube: Kube) -> None:
 def test_exec_is_forbidden(kube: Kube) -> None:
     """A user who may make jobs, and not exec."""
     group = "apis/rbac.authorization.k8s.io/v1"
-    its = kube.cluster(kube.admin)
-    its.namespace = kube.cluster().namespace
+    its = kube.by_admin
     plain = ["configmaps", "secrets", "pods", "events"]
     rules = [
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},

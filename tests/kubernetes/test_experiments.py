@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kube_runs import Kube
 
-from platform_lines import LINE, WHERE, created, make_repository
+from platform_lines import CLUSTERONE, GRADIENT, WHERE, created, make_repository
 from shanty.runtime.rundir import RunDir, read_json
 
 SETTINGS = '[run]\nenvironment = "none"\n'  # the image has the packages
@@ -28,22 +28,16 @@ def create(kube: Kube, *words: str) -> RunDir:
     return created(kube.shanty(*words, env=kube.env, timeout=150), kube.shanty.home)
 
 
-def gradient(kube: Kube, flavour: str, repository: str, line: str) -> RunDir:
-    return create(
-        kube,
-        *("experiments", "create", "multinode", "--name", "mpi-test", "--experimentType", "MPI"),
-        *("--workerContainer", kube.image, "--workerMachineType", "p2.xlarge"),
-        *("--workerCount", "2", "--masterContainer", kube.image, "--masterMachineType"),
-        *("p2.xlarge", "--masterCommand", line, "--masterCount", "1", "--mpi", flavour),
-        *("--workspace", repository, "--experimentEnv", '{"EPOCHS": 5}'),
-        *("--apiKey", "XXXX", "--vpc"),
-    )
+def gradient(kube: Kube, flavour: str, repository: str, *words: str) -> RunDir:
+    containers = ("--workerContainer", kube.image, "--masterContainer", kube.image)
+    types = ("--workerMachineType", "p2.xlarge", "--masterMachineType", "p2.xlarge")
+    own = ("--mpi", flavour, "--workspace", repository, *words)
+    return create(kube, *GRADIENT, *containers, *types, *own)
 
 
 @pytest.mark.usefixtures("kinds")
 def test_the_line_of_gradients_page(kube: Kube, repository: str, flavour: str) -> None:
-    line = LINE.format(3, "/generated/hostfile", "examples/where.py")
-    run = gradient(kube, flavour, repository, line)
+    run = gradient(kube, flavour, repository)
     kube.await_state(run, "succeeded", seconds=200)
     out = kube.do("experiments", "logs", "--id", "mpi-test")
     hosts = {
@@ -57,16 +51,12 @@ def test_the_line_of_gradients_page(kube: Kube, repository: str, flavour: str) -
 
 @pytest.mark.usefixtures("kinds")
 def test_the_line_of_clusterones_page(kube: Kube, flavour: str) -> None:
-    (kube.shanty.folder / "main.py").write_text(WHERE)
+    folder = kube.shanty.folder / "openmpi" / "horovod"
+    folder.mkdir(parents=True)
+    (folder / "main.py").write_text(WHERE)
     (kube.shanty.folder / "shanty.toml").write_text(SETTINGS)
-    line = LINE.format(3, "/kube-openmpi/generated/hostfile", "main.py")
-    run = create(
-        kube,
-        *("create", "job", "distributed", "--project", "ann/tutorials", "--name", "horovod-job"),
-        *("--worker-type", "p2.xlarge", "--ps-type", "p2.xlarge", "--worker-replicas", "2"),
-        *("--ps-replicas", "1", "--time-limit", "1h", "--mpi", flavour, "--command", line),
-        *("--docker-image", kube.image),
-    )
+    types = ("--worker-type", "p2.xlarge", "--ps-type", "p2.xlarge")
+    run = create(kube, *CLUSTERONE, *types, "--mpi", flavour, "--docker-image", kube.image)
     kube.await_state(run, "succeeded", seconds=200)
     assert kube.do("logs", run.id).count("of 3 on") == 3
 
@@ -74,7 +64,7 @@ def test_the_line_of_clusterones_page(kube: Kube, flavour: str) -> None:
 @pytest.mark.usefixtures("kinds")
 def test_an_experiment_is_stopped(kube: Kube, repository: str) -> None:
     line = "mpirun -np 3 --hostfile /generated/hostfile sleep 600"
-    run = gradient(kube, "openmpi5", repository, line)
+    run = gradient(kube, "openmpi5", repository, "--masterCommand", line)
     kube.await_state(run, "running", seconds=120)
     kube.do("experiments", "stop", "--id", "mpi-test")
     assert kube.await_state(run, "stopped")["ended"] is not None

@@ -10,9 +10,9 @@ from kube_runs import UID, Kube
 
 import environments
 from flyte_runs import TASKS, flyte, manifest, served, value
+from launches import LONG
 from runs import WORKERS
 from shanty.runtime.rundir import read_json
-from torch_runs import LONG
 
 pytestmark = [LONG, pytest.mark.timeout(900)]
 

@@ -20,10 +20,10 @@ from kube_runs import Kube, placed
 import mpijobs
 import shanty
 from runs import wait_for
-from shanty.launch.host import Host
 from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.kubernetes.pod_exec import CONTAINER, PodExec
 from shanty.runtime.errors import LaunchError, PrepareError
+from shanty.runtime.site import Host
 
 MPIJOBS = "apis/kubeflow.org/v2beta1"
 TEMPLATE = "spec.mpiReplicaSpecs.Worker.template.spec"
@@ -56,10 +56,7 @@ def operator(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def admin(kube: Kube) -> Cluster:
-    """The cluster for who may do all, in the user's namespace."""
-    found = kube.cluster(kube.admin)
-    found.namespace = kube.cluster().namespace
-    return found
+    return kube.by_admin
 
 
 def launcher_of(admin: Cluster, job: str, phase: str) -> str:
@@ -267,8 +264,7 @@ def test_our_objects_pass_the_servers_checks(
 def test_an_operator_that_is_not_there(kube: Kube, admin: Cluster) -> None:
     """A cluster that does not know the kind."""
     from shanty.launch.targets.kubernetes_operator import try_out
-    from shanty.runtime.spec import JobSpec, Script
 
     made = {"apiVersion": "kubeflow.org/v9", "kind": "MPIJob", "metadata": {"name": "x"}}
     with pytest.raises(PrepareError, match="the cluster has no MPIJob"):
-        try_out(admin, JobSpec(Script("x")), [made])
+        try_out(admin, [made])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from typing import Any
 
 import pytest
 from kube_runs import UID, Kube
 
 from runs import LONG, wait_for
-from sdk_runs import NAMES, check, out, passed
-from shanty.runtime.rundir import read_json
+from sdk_runs import NAMES, check, out, passed, started, up
 
 SHORT = ("value", "each", "exception_of_main", "cancel")
 FITTING = [name for name in NAMES if name != "arrays"]  # the image has no NumPy
@@ -55,40 +52,17 @@ if __name__ == "__main__":
 def start(kube: Kube, retries: int, *, seconds: int, size: int) -> subprocess.Popen[str]:
     """A call whose ranks hold so many MiB for at least so many seconds."""
     (kube.shanty.folder / "script.py").write_text(SCRIPT)
-    words = [kube.image, UID, retries, seconds, size]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "script.py", *map(str, words)],
-        cwd=kube.shanty.folder, env={**kube.shanty.environ, **kube.env},
-        stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True,
-    )  # fmt: skip
+    words = ("script.py", kube.image, UID, retries, seconds, size)
+    return started(kube.shanty.folder, {**kube.shanty.environ, **kube.env}, *words)
 
 
 def all_up(kube: Kube, process: subprocess.Popen[str]) -> None:
     """Wait for the ranks; the call is ended where they do not come."""
-
-    def up() -> bool:
-        logs = [log for run in kube.runs for log in run.path.glob("logs/rank-*.log")]
-        return sum(b"up" in log.read_bytes() for log in logs) == 2
-
     try:
-        wait_for(up, 100, "it does not start")
+        wait_for(lambda: up(run.path for run in kube.runs) == 2, 100, "it does not start")
     except BaseException:
         process.kill()
         raise
-
-
-def take_away(kube: Kube, how: str) -> None:
-    """Delete or evict a worker's pod."""
-    name = (read_json(kube.last.plan) or {})["attempt"]["nodes"][1]["name"]
-    its = kube.cluster(kube.admin)
-    its.namespace = kube.cluster().namespace
-    if how == "deleted":
-        its.call("DELETE", its.path("pods", name))
-    else:
-        body: dict[str, Any] = {"metadata": {"name": name}}
-        body |= {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
-        its.call("POST", its.path("pods", f"{name}/eviction"), body)
 
 
 @pytest.mark.timeout(300)
@@ -97,7 +71,7 @@ def take_away(kube: Kube, how: str) -> None:
 def test_a_pod_is_taken_away(kube: Kube, how: str, retries: int) -> None:
     process = start(kube, retries, seconds=40, size=1)
     all_up(kube, process)
-    take_away(kube, how)
+    kube.take_away(kube.pod_of(kube.last), how)
     text = out(process)
     assert ("value 2097152" if retries else "error 'host'") in text, text
     assert f"runs {retries + 1}" in text
@@ -120,9 +94,6 @@ def test_the_caller_is_killed(kube: Kube) -> None:
     process.kill()
     process.communicate()
     kube.await_state(kube.last, "succeeded")
-    asked = subprocess.run(
-        [sys.executable, "-c", "import shanty; print(shanty.find().value())"],
-        cwd=kube.shanty.folder, env={**kube.shanty.environ, **kube.env},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert asked.stdout == "2097152\n", asked.stderr
+    line = "import shanty; print(shanty.find().value())"
+    environ = {**kube.shanty.environ, **kube.env}
+    assert out(started(kube.shanty.folder, environ, "-c", line), 60) == "2097152\n"

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,12 +19,22 @@ from typing import Any
 
 import pytest
 
-from runs import flavour, thin, wait_for
+from rotation import thin
+from runs import STARTED, flavour, interruptible, wait_for
 from shanty.launch.lab import control
 from shanty.launch.lab.model import Lab
 
 __all__ = ["flavour"]
 CANNOT = 69  # the exit code of a PrepareError
+# Files whose tests leave a lab as they found it. A new one takes time: its hosts have to receive
+# our code and each MPI before a first run.
+SHARING = frozenset(
+    f"test_{name}"
+    for name in (
+        *("dmlc_submit", "experiments", "failures", "lines", "machines"),
+        *("process_lines", "profile", "programs", "resources", "runs", "stalls"),
+    )
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,12 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     thin(items, Path(__file__).parent, every=3)
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group(f"lab {item.path.stem}"))
-
-
-def _interruptible() -> None:
-    """Tests send SIGINT, which whoever is started in the background ignores."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+            name = "slurm" if "slurm" in item.path.stem else item.path.stem  # they share a cluster
+            item.add_marker(pytest.mark.xdist_group(f"lab {name}"))
 
 
 @dataclass
@@ -55,16 +59,18 @@ class LabHome:
 
     def start(self, *words: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start `shanty WORDS…`, its output in pipes."""
+        STARTED[str(words[0])] += 1
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
             [sys.executable, "-m", "shanty", *map(str, words)],
-            **{**pipes, "env": self.environ, "text": True, "preexec_fn": _interruptible, **options},
+            **{**pipes, "env": self.environ, "text": True, "preexec_fn": interruptible, **options},
         )
 
     def __call__(
         self, *words: str | Path, stdin: str = "", timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Run `shanty WORDS…` to its end."""
+        STARTED[str(words[0])] += 1
         return subprocess.run(
             [sys.executable, "-m", "shanty", *map(str, words)],
             input=stdin,
@@ -202,10 +208,8 @@ def _bring_up(home: LabHome, count: int, *words: str) -> LabHosts:
 
 def _end(home: LabHome, before: list[str]) -> None:
     for known in control.labs(home.home):
-        began = time.monotonic()
         done = home("lab", "down", known.name)
         assert done.returncode == 0, done.stderr
-        assert time.monotonic() - began < 10
     wait_for(lambda: not home.left(), 5, f"the labs leave something: {home.left()}")
     wait_for(lambda: links() == before, 5, "the machine has other interfaces than before")
 
@@ -237,16 +241,29 @@ def lab_in(folder: Path, count: int, *words: str) -> Iterator[LabHosts]:
         _end(home, before)
 
 
+@pytest.fixture(scope="session")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+    """Three hosts for the files of SHARING that one worker of pytest-xdist has."""
+    with lab_in(tmp_path_factory.mktemp("shared"), 3) as found:
+        yield found
+        _empty(found)
+
+
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+def lab(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LabHosts]:
     """Three hosts for all tests of a file."""
+    if request.path.stem in SHARING:
+        yield request.getfixturevalue("shared_lab")
+        return
     with lab_in(tmp_path_factory.mktemp("lab"), 3) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real Slurm for all tests of a file."""
+    """A real Slurm for the tests of all files that need one."""
     from slurm_cluster import cluster_in  # which takes its labs from here
 
     with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
@@ -258,5 +275,10 @@ def bare_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
     """Three hosts with sshd and a Python only, for all tests of a file."""
     with lab_in(tmp_path_factory.mktemp("bare"), 3, "--bare") as found:
         yield found
-        for host in found.hosts:  # gigabytes, which take longer than the end of a lab may
-            shutil.rmtree(found.home(host) / ".shanty", ignore_errors=True)
+        _empty(found)
+
+
+def _empty(lab: LabHosts) -> None:
+    """Remove what the hosts were sent: it may take longer than the end of a lab may."""
+    for host in lab.hosts:
+        shutil.rmtree(lab.home(host) / ".shanty", ignore_errors=True)

@@ -1,9 +1,9 @@
-"""All faults that are planted in the lab, and the page of the documentation that is made of them.
+"""All faults that are planted in the lab, and the page of the documentation that lists them.
 
     python tests/lab/faults.py > docs/faults.md
 
-`faults_bare.json` beside this file says what a bare mpirun did with each (`faults_bare.py`),
-`faults_shanty.json` what doctor said and how soon (SHANTY_RECORD_FAULTS=1, test_faults.py).
+`faults_bare.json` next to this file has the results of a bare mpirun (`faults_bare.py`),
+`faults_shanty.json` those of `shanty doctor` (SHANTY_RECORD_FAULTS=1, test_faults.py).
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ NOT_PLANTED: Mapping[str, str] = {
     "libc-old": "a host of a lab has the C library of the machine",
     **dict.fromkeys(
         (code for code in CODES if code.startswith(("cluster-", "pod-"))),
-        "of a cluster, which a lab is not: tests/kubernetes",
+        "found in a Kubernetes cluster: tests/kubernetes",
     ),
 }
 _HEAD = """\
-# Faults, and what becomes of them
+# Faults and how they are reported
 
-Each row is a test: the fault is planted in a lab of three hosts (`lab1` is the lead host; *it* is the host that the finding names), and `shanty doctor` has to name it by its code and its host within 10 s (20 s where packets vanish, marked ⧖, and somebody has to wait), and nothing else with it. This page is made from those tests.
+Each row is a test: the fault is planted in a lab of three hosts (`lab1` is the lead host; *it* is the host that the finding names). Within 10 s, `shanty doctor` must report its code and its host, and nothing else; where packets vanish (marked ⧖), it must wait for them and has 20 s. This page is generated from those tests.
 
-*Bare mpirun* is Open MPI {version} with keys, host file and MPI set up by hand on all hosts, given an allreduce of 4 MB and an alltoall, and killed after {bound} s. *shanty* is the time of the whole command. `shanty run` makes the same checks when a launch fails.
+*Bare mpirun* is Open MPI {version} with keys, host file and MPI set up by hand on all hosts. It runs an allreduce of 4 MB and an alltoall, and is killed after {bound} s. *shanty* is the time of the whole command. `shanty run` makes the same checks when a launch fails.
 """  # noqa: E501
 _RUNNING = """\
-## While a run is on
+## During a run
 
-Planted in the middle of a run, or before it where that is the point, on every MPI. Where ranks stand still, their hosts try each other ([stalls.md](stalls.md)), and the run names hosts and cause: within 30 s of the fault with `--stall-after 6s --on-stall stop`, as the tests have it (a slow link: 60 s); with the usual `--stall-after 60s` that is tried, and told, from 20 s on, and with `--on-stall stop` at 60 s.
+These faults are planted in the middle of a run, or before it where necessary, with every MPI. When ranks make no progress, their hosts test the connections between them ([stalls.md](stalls.md)), and the run reports hosts and cause. The tests use `--stall-after 6s --on-stall stop`; then the report comes within 30 s of the fault (for a slow link: 60 s). With the default `--stall-after 60s`, hosts test their connections and report from 20 s on, and `--on-stall stop` ends the run at 60 s.
 """  # noqa: E501
-_COLUMNS = ("Fault", "Code", "Bare mpirun", "shanty", "The fix that it tells")
+_COLUMNS = ("Fault", "Code", "Bare mpirun", "shanty", "Fix")
 _BARE_VERSION, _BARE_BOUND = "5.0.11", 35
 
 
@@ -66,13 +66,13 @@ def page(bare: Mapping[str, Any], told: Mapping[str, Any]) -> str:
         lines += [f"## {title}", "", _row(_COLUMNS), _row("---" for _ in _COLUMNS)]
         lines += [_row(_cells(fault, bare, told)) for fault in faults]
         lines.append("")
-    lines += [_RUNNING, _row(("Fault", "What a run says")), _row(("---", "---"))]
+    lines += [_RUNNING, _row(("Fault", "Message of the run")), _row(("---", "---"))]
     lines += [
         _row((one.title, f"`{one.told or one.says}`" if one.says else "nothing: it works"))
         for one in RUNNING
     ]
     lines.append("")
-    lines += ["## Not planted", "", _row(("Code", "Why not")), _row(("---", "---"))]
+    lines += ["## Not planted", "", _row(("Code", "Reason")), _row(("---", "---"))]
     lines += [_row((f"`{code}`", why)) for code, why in NOT_PLANTED.items()]
     return "\n".join(lines) + "\n"
 
@@ -98,11 +98,11 @@ def _outcome(seen: Mapping[str, Any] | None) -> str:
         return ""
     if seen["how"] == "works":
         return f"works, {seen['seconds']:.1f} s"
-    said = f": `{seen['said']}`" if seen["said"] else ", without a word"
+    said = f": `{seen['said']}`" if seen["said"] else " silently"
     if seen["how"] == "hangs":
         return f"**hangs**{said}"
     if seen["how"] == "runs apart":
-        return f"each rank believes to be alone{said}"
+        return f"each rank runs alone{said}"
     return f"ends with {seen['code']} after {seen['seconds']:.1f} s{said}"
 
 

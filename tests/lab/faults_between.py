@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import planted
 from faults_case import Fault, table
 from faults_world import World
 
@@ -30,7 +31,9 @@ def own_name(world: World) -> Iterator[None]:
         yield
 
 
-@fault("it takes another host for somebody else", "name-differs", "lab2", level="note")
+@fault(
+    "it resolves the name of another host to a wrong address", "name-differs", "lab2", level="note"
+)
 def other_name(world: World) -> Iterator[None]:
     path = world.own("lab2", "etc/hosts")
     wrong = world.address("lab3").rpartition(".")[0] + ".99"
@@ -38,7 +41,7 @@ def other_name(world: World) -> Iterator[None]:
         yield
 
 
-@fault("two names lead to one machine", "same-host", "lab3")
+@fault("two names mean one machine", "same-host", "lab3")
 def two_names(world: World) -> Iterator[None]:
     old, new = world.address("lab3"), world.address("lab2")
 
@@ -79,7 +82,7 @@ def lead_dropped(world: World) -> Iterator[None]:
         yield
 
 
-@fault("its sshd reads keys from a file of the administrator's", "run-key-refused", "lab2")
+@fault("its sshd reads keys only from a file of the administrator", "run-key-refused", "lab2")
 def keys_elsewhere(world: World) -> Iterator[None]:
     keys = world.lab.home("lab2") / ".ssh/authorized_keys"
     with (
@@ -121,7 +124,7 @@ def rejecting_firewall(world: World) -> Iterator[None]:
         yield
 
 
-@fault("it takes no connections from one other host", "port-blocked", "lab3", drops=True)
+@fault("it accepts no connections from one other host", "port-blocked", "lab3", drops=True)
 def one_direction(world: World) -> Iterator[None]:
     rule = f"ip saddr {world.address('lab2')} tcp flags & (syn | ack) == syn drop"
     with world.firewall("lab3", rule):
@@ -134,7 +137,7 @@ def black_hole(world: World) -> Iterator[None]:
         yield
 
 
-@fault("there is no ssh on the lead host", "ssh-missing", "lab1")
+@fault("the lead host has no ssh", "ssh-missing", "lab1")
 def no_ssh(world: World) -> Iterator[None]:
     with world.masked("lab1", "$(command -v ssh)"):
         yield
@@ -164,19 +167,13 @@ def dead_network(world: World) -> Iterator[None]:
 
 @fault("every host has a docker0 with the same address", "net-isolated", "", level="note")
 def docker(world: World) -> Iterator[None]:
-    do = (
-        "ip link add docker0 type bridge; ip link add port0 type veth peer name port1; "
-        "ip link set port0 master docker0 up; ip link set port1 up; "
-        "ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up"
-    )
     with ExitStack() as stack:
         for host in world.lab.hosts:
-            undo = "ip link del port0; ip link del docker0"
-            stack.enter_context(world.console_pair(host, do, undo))
+            stack.enter_context(world.console_pair(host, planted.DOCKER, planted.NO_DOCKER))
         yield
 
 
-@fault("the cable of one host is a bad one: 5 Mbit/s", "net-slow", "lab2", level="warning")
+@fault("the cable of one host is bad: 5 Mbit/s", "net-slow", "lab2", level="warning")
 def slow(world: World) -> Iterator[None]:
     do = "tc qdisc add dev eth0 root tbf rate 5mbit burst 32kb latency 50ms"
     with world.console_pair("lab2", do, "tc qdisc del dev eth0 root"):

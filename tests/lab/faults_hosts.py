@@ -13,8 +13,8 @@ from faults_world import OWN, World
 HOSTS: list[Fault] = []
 fault = table(HOSTS)
 
-# For a lab there is no clock but the machine's: what asks the C library for the time is told
-# another one. Compiled on the machine of the tests.
+# A lab has the clock of the machine, so a library gives programs another time. It is compiled on
+# the machine of the tests.
 CLOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -80,7 +80,7 @@ _NO_STORE = "brings nothing to a host"
 
 
 @fault(
-    "a file of what shanty put there is empty",
+    "a file that shanty installed there is empty",
     "store-damaged", "lab2", level="warning", bare=_NO_STORE,
 )  # fmt: skip
 def emptied_file(world: World) -> Iterator[None]:
@@ -89,7 +89,7 @@ def emptied_file(world: World) -> Iterator[None]:
 
 
 @fault(
-    "bits of what shanty put there have flipped",
+    "bits of a file that shanty installed there have flipped",
     "store-damaged", "lab2", level="warning", bare=_NO_STORE,
 )  # fmt: skip
 def flipped_bits(world: World) -> Iterator[None]:
@@ -123,7 +123,7 @@ def noexec_tmp(world: World) -> Iterator[None]:
         yield
 
 
-@fault("/dev/shm is as small as a container's can be", "shm-small", "lab2", level="warning")
+@fault("/dev/shm is as small as in a container", "shm-small", "lab2", level="warning")
 def small_shm(world: World) -> Iterator[None]:
     with world.memory_disk("lab2", "/dev/shm", "size=1m,mode=1777"):
         yield
@@ -195,7 +195,7 @@ def stray(world: World) -> Iterator[None]:
         yield
 
 
-@fault("a rank shall have more memory than there is", "memory-short", "lab1", "lab2", "lab3",
+@fault("a rank asks for more memory than the host has", "memory-short", "lab1", "lab2", "lab3",
        words=("--memory", "4T"), bare="mpirun cannot be asked")  # fmt: skip
 def much_memory(world: World) -> Iterator[None]:
     yield
@@ -207,7 +207,7 @@ def many_slots(world: World) -> Iterator[None]:
     yield
 
 
-@fault("two of its GPUs have gone", "gpus-short", "lab2", words=("-n", "6", "--ppn", "2"),
+@fault("two of its GPUs are missing", "gpus-short", "lab2", words=("-n", "6", "--ppn", "2"),
        bare="mpirun does not look for GPUs")  # fmt: skip
 def lost_gpus(world: World) -> Iterator[None]:
     from contextlib import ExitStack
@@ -220,7 +220,9 @@ def lost_gpus(world: World) -> Iterator[None]:
         yield
 
 
-@fault("it lacks a package that there is here", "packages-differ", "lab2", words=("--env", "check"))
+@fault(
+    "it lacks a package that is installed here", "packages-differ", "lab2", words=("--env", "check")
+)
 def another_package(world: World) -> Iterator[None]:
     import importlib.metadata
 

@@ -66,7 +66,7 @@ def _own_mpi(world: World, spoil: str) -> Iterator[None]:
 WITH_OWN = {"words": ("--mpi", "{mpi}")}
 
 
-@fault("the MPI of the run is not there", "mpi-missing", "lab2", **WITH_OWN)
+@fault("it does not have the MPI of the run", "mpi-missing", "lab2", **WITH_OWN)
 def no_mpi(world: World) -> Iterator[None]:
     with _own_mpi(world, "rm -r bin lib"):
         yield

@@ -92,10 +92,10 @@ def rejected(world: World) -> Iterator[None]:
 
 @fault(
     "packets above 1400 bytes no longer reach one host (a black hole for its path's MTU)",
-    r"no progress for \d+ s: large packets to lab3 \(from lab1, lab2\) vanish, while small ones "
-    r"pass; ",
+    r"no progress for \d+ s: large packets from lab1 to lab3, from lab2 to lab3 vanish, "
+    r"while small ones pass; ",
     script=("100000", "0.05", "120"),
-    told="large packets to lab3 (from lab1, lab2) vanish, while small ones pass",
+    told="large packets from lab1 to lab3, from lab2 to lab3 vanish, while small ones pass",
 )
 def large_vanish(world: World) -> Iterator[None]:
     with world.firewall("lab3", "meta length > 1400 drop"):
@@ -139,8 +139,8 @@ def _forgetful(world: World, seconds: int) -> Iterator[None]:
     r"no progress for \d+ s: a connection from lab\d to lab\d is dead, though new ones pass: ",
     before=True,
     script=("1", "9", "120"),
-    told="a connection from lab3 to lab1 is dead, though new ones pass: what was sent on it was "
-    "sent again 6 times in vain",
+    told="a connection from lab3 to lab1 is dead, though new ones pass: its data was sent again "
+    "6 times without effect",
 )
 def soon_forgotten(world: World) -> Iterator[None]:
     with _forgetful(world, 5):
@@ -157,7 +157,7 @@ def forgotten(world: World) -> Iterator[None]:
         yield
 
 
-@fault("all hosts have one and the same host name", before=True, script=("1", "0.05", "0.5"))
+@fault("all hosts have the same host name", before=True, script=("1", "0.05", "0.5"))
 def namesakes(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         for host in world.lab.hosts:

@@ -45,7 +45,9 @@ def cut(world: World) -> Iterator[None]:
         world.lab.do("join", "lab3")
 
 
-@fault("its name leads to an address that nobody has", "host-unreachable", "lab3", drops=True)
+@fault(
+    "its name resolves to an address that no machine has", "host-unreachable", "lab3", drops=True
+)
 def wrong_address(world: World) -> Iterator[None]:
     right = world.address("lab3")
     wrong = right.rpartition(".")[0] + ".99"
@@ -73,7 +75,7 @@ def frozen(world: World) -> Iterator[None]:
         world.lab.do("thaw", "lab3")
 
 
-@fault("a name with a slip of the pen", "name-unknown", "lab3..lan", on="lab1,lab2,lab3..lan")
+@fault("a misspelled name", "name-unknown", "lab3..lan", on="lab1,lab2,lab3..lan")
 def misspelt(world: World) -> Iterator[None]:
     yield
 
@@ -90,7 +92,7 @@ def port_22_dropped(world: World) -> Iterator[None]:
         yield
 
 
-@fault("sshd has as many logins under way as MaxStartups allows", "ssh-dropped", "lab2")
+@fault("sshd already has as many unfinished logins as MaxStartups allows", "ssh-dropped", "lab2")
 def max_startups(world: World) -> Iterator[None]:
     program = HOLD.format(address=world.address("lab2"))
     with (
@@ -106,13 +108,13 @@ def web_server(world: World) -> Iterator[None]:
         yield
 
 
-@fault("old algorithms only", "ssh-mismatch", "lab2")
+@fault("it offers only old algorithms", "ssh-mismatch", "lab2")
 def old_algorithms(world: World) -> Iterator[None]:
     with world.sshd("lab2", "KexAlgorithms diffie-hellman-group1-sha1"):
         yield
 
 
-@fault("a wrong word in ~/.ssh/config", "ssh-configuration", "", bare="has no use for it")
+@fault("an invalid word in ~/.ssh/config", "ssh-configuration", "", bare="does not use it")
 def wrong_word(world: World) -> Iterator[None]:
     with world.way_to("lab2", lambda text: text.replace("User ", "Usr ", 1)):
         yield
@@ -123,7 +125,7 @@ def unknown_key(world: World) -> Iterator[None]:
     yield from _known_hosts(world, lambda line: "")
 
 
-@fault("it has another host key than before", "host-key-changed", "lab2")
+@fault("its host key has changed", "host-key-changed", "lab2")
 def changed_key(world: World) -> Iterator[None]:
     other = world.own("lab3", "host_key.pub").read_text().split()[1]
     yield from _known_hosts(world, lambda line: f"{line.split()[0]} ssh-ed25519 {other}\n")
@@ -148,7 +150,7 @@ def key_refused(world: World) -> Iterator[None]:
         yield
 
 
-@fault("others may read the private key", "key-open", "")
+@fault("others can read the private key", "key-open", "")
 def open_key(world: World) -> Iterator[None]:
     from contextlib import ExitStack
 
@@ -174,7 +176,7 @@ def jump_host(world: World) -> Iterator[None]:
         yield
 
 
-@fault("what the connection goes through ends at once", "proxy-failed", "lab2",
+@fault("the ProxyCommand ends at once", "proxy-failed", "lab2",
        bare="goes directly")  # fmt: skip
 def broken_proxy(world: World) -> Iterator[None]:
     def through(text: str) -> str:
@@ -201,7 +203,7 @@ def slow_login(world: World) -> Iterator[None]:
 
 
 @fault("the first python3 on its PATH hangs", "workaround", "lab2", level="note", drops=True,
-       runs=True, bare="takes what it is told")  # fmt: skip
+       runs=True, bare="uses the Python that it is given")  # fmt: skip
 def hanging_python(world: World) -> Iterator[None]:
     with (
         world.file(world.own("lab2", "hangs/python3"), "#!/bin/sh\nsleep 1000\n", 0o755),

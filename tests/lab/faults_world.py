@@ -18,7 +18,7 @@ from typing import Any
 
 from conftest import LabHosts
 
-from runs import wait_for
+from runs import STARTED, wait_for
 from shanty.launch.lab.model import LabHost
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
@@ -110,7 +110,7 @@ class World:
 
     @contextmanager
     def console_pair(self, host: str, do: str, undo: str) -> Iterator[None]:
-        """One script that breaks something, and one that mends it, whatever came of the first."""
+        """A script that breaks something, and a script that repairs it, also after a failure."""
         try:
             self.console(host, do)
             yield
@@ -272,6 +272,7 @@ class World:
         """Run `shanty WORDS…`; it finds no connection of an earlier one to share."""
         folder, work = Path(tempfile.mkdtemp(dir=self.runtime)), self.runtime / "work"
         work.mkdir(exist_ok=True)
+        STARTED[words[0]] += 1
         process = subprocess.Popen(
             [self.python, "-m", "shanty", *words],
             stdin=subprocess.DEVNULL,

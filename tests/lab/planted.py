@@ -13,12 +13,8 @@ tun = os.open("/dev/net/tun", os.O_RDWR)
 fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH", b"tun0", 0x1001))
 time.sleep(1 << 30)
 """
-_PLANT = """
-set -e
-setsid "$0" -c "$2" >/dev/null 2>&1 </dev/null &
-until ip link show tun0 >/dev/null 2>&1; do sleep 0.02; done
-ip addr add 10.8.0.$1/24 dev tun0
-ip link set tun0 up
+# A bridge that has the same address on every host, and how to remove it.
+DOCKER = """
 ip link add docker0 type bridge
 ip link add port0 type veth peer name port1
 ip link set port0 master docker0 up
@@ -26,6 +22,14 @@ ip link set port1 up
 ip addr add 172.17.0.1/16 dev docker0
 ip link set docker0 up
 """
+NO_DOCKER = "ip link del port0; ip link del docker0"
+_PLANT = f"""
+set -e
+setsid "$0" -c "$2" >/dev/null 2>&1 </dev/null &
+until ip link show tun0 >/dev/null 2>&1; do sleep 0.02; done
+ip addr add 10.8.0.$1/24 dev tun0
+ip link set tun0 up
+{DOCKER}"""
 
 
 def words(number: int) -> list[str]:

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +50,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-{accounting}
+AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
@@ -69,34 +69,6 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10 Preemp
 PartitionName=short Nodes=ALL MaxTime=1 PriorityTier=10 PreemptMode=OFF
 PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE
 """
-_NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none"
-_ACCOUNTING = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost={address}
-AccountingStorageEnforce=associations,limits,qos"""
-_DATABASE = "/run/database"
-_DBD = f"""\
-AuthType=auth/munge
-DbdHost=localhost
-SlurmUser=root
-PidFile={_DATABASE}/slurmdbd.pid
-LogFile={_DATABASE}/slurmdbd.log
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StorageUser=slurm
-StoragePass=slurm
-StorageLoc=slurm
-"""
-_START_DATABASE = f"""\
-ip link set lo up
-mkdir -p {_DATABASE}
-mariadb-install-db --no-defaults --datadir={_DATABASE}/data --skip-test-db --user=root >/dev/null
-mariadbd --no-defaults --datadir={_DATABASE}/data --user=root --socket={_DATABASE}/sql \\
-    --pid-file={_DATABASE}/pid --bind-address=127.0.0.1 >/dev/null 2>&1 </dev/null &
-until mariadb --socket={_DATABASE}/sql -e 'select 1' >/dev/null 2>&1; do sleep 0.1; done
-mariadb --socket={_DATABASE}/sql -e "create user slurm@'127.0.0.1' identified by 'slurm';
-    grant all on slurm.* to slurm@'127.0.0.1'"
-"""
 
 
 @dataclass
@@ -106,7 +78,6 @@ class Cluster:
     lab: LabHosts
     cpus: int = 2
     patience: int = 10  # seconds after which a node that is silent counts as down
-    accounting: bool = False  # whether slurmdbd knows who may charge what
     started: list[str] = field(default_factory=list)
 
     @property
@@ -130,8 +101,6 @@ class Cluster:
         conf = _CONF.format(
             login=self.login, address=address[self.login], nodes=nodes, wait=KILL_WAIT,
             patience=self.patience,
-            accounting=_ACCOUNTING.format(address=address[self.login]) if self.accounting
-            else _NO_ACCOUNTING,
         )  # fmt: skip
         for host in self.lab.hosts:
             self.console(
@@ -144,27 +113,10 @@ class Cluster:
                 "munged --force --key-file=/run/munge/key --socket=/run/munge/munge.socket.2 "
                 "--pid-file=/run/munge/pid --log-file=/run/munge/log --seed-file=/run/munge/seed",
             )
-        if self.accounting:
-            self._start_accounting()
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
         wait_for(lambda: self.idle() == len(self.nodes), 30, "the nodes do not become idle")
-
-    def _start_accounting(self) -> None:
-        """Start slurmdbd; root may charge `physics`, by the QOS `normal` and `night`."""
-        self.console(self.login, _START_DATABASE)
-        self.console(
-            self.login,
-            f"(umask 077; cat >/etc/slurm/slurmdbd.conf <<'END'\n{_DBD}END\n)\n"
-            "slurmdbd </dev/null >/dev/null 2>&1\n"
-            "until sacctmgr -i add cluster lab >/dev/null 2>&1; do sleep 0.1; done",
-        )
-        for words in (
-            "add account physics", "add account poetry", "add qos night",
-            "modify account physics set qos=normal,night", "add user root account=physics",
-        ):  # fmt: skip
-            self.slurm("sacctmgr", "-i", *words.split())
 
     def start_controller(self) -> None:
         self.console(self.login, "slurmctld </dev/null >/dev/null 2>&1")
@@ -209,11 +161,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster_in(folder: Path, name: str = "lab", *, accounting: bool = False) -> Iterator[Cluster]:
+def cluster_in(folder: Path, name: str = "lab") -> Iterator[Cluster]:
     """A login node and three nodes that are up, to the end of the block."""
-    skip_without(PROGRAMS if not accounting else (*PROGRAMS, "slurmdbd", "mariadbd"))
+    skip_without_slurm()
     with lab_in(folder, 4, "--shared-home", "--name", name) as lab:
-        found = Cluster(lab, accounting=accounting)
+        found = Cluster(lab)
         found.up()
         yield found
 
@@ -285,20 +237,14 @@ class SlurmSite(Site):
         return found
 
 
-def skip_without(programs: Sequence[str]) -> None:
+def skip_without_slurm() -> None:
     """Skip where this machine cannot have a cluster, with the reason."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    missing = [name for name in programs if shutil.which(name, path=path) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
         pytest.skip(f"Slurm is not installed here: no {', '.join(missing)}")
     if os.getuid():
         pytest.skip("slurmctld, slurmd and munged are started as root")
-
-
-def poll(process: subprocess.Popen[str], there: Callable[[], bool], patience: float) -> None:
-    """Wait for something while a command is under way; it must not end before."""
-    wait_for(lambda: there() or process.poll() is not None, patience, "it did not come")
-    assert there(), process.communicate()
 
 
 @contextmanager

@@ -67,14 +67,6 @@ def test_in_a_run_on_hosts(site: Site) -> None:
     assert "--host-file (the run has its hosts)" in done.stderr
 
 
-def test_a_host_that_is_not_there(site: Site) -> None:
-    site.write("hosts", f"{site.lab.hosts[0]}:22\nnobody.invalid:2222\n")
-    line = "--cluster ssh --host-file hosts --num-workers 2 python host.py"
-    done = site("dmlc-submit", *line.split(), timeout=100)
-    assert done.returncode != 0
-    assert "nobody.invalid" in done.stderr
-
-
 @pytest.mark.skipif(not LONG, reason="takes long: SHANTY_TEST_LONG=1 runs it")
 def test_a_configuration_file(site: Site) -> None:
     """Each host has its share of the rows; the model comes back, once."""

@@ -11,11 +11,11 @@ from lab_engines import containers_on, podman_on
 from site_runs import Site
 
 from engines import PYTHON
-from platform_lines import LINE, WHERE, created, make_repository, repository
+from launches import LONG
+from platform_lines import CLUSTERONE, GRADIENT, LINE, WHERE, created, make_repository, repository
 from runs import wait_for
-from shanty.cli.clusterone_jobs import everywhere
+from shanty.integrations.clusterone.job import everywhere
 from shanty.runtime.rundir import RunDir, read_json
-from torch_runs import LONG
 
 __all__ = ["repository"]
 
@@ -48,15 +48,9 @@ def ended(site: Site, run: RunDir) -> dict[str, object]:
 
 @LONG
 def test_the_line_of_gradients_page(site: Site, repository: str, flavour: str) -> None:
-    done = site(
-        *("experiments", "create", "multinode", "--name", "mpi-test", "--experimentType", "MPI"),
-        *("--workerMachineType", "p2.xlarge", "--workerCount", "2"),
-        *("--masterMachineType", "c3.large", "--masterCount", "1", "--mpi", flavour),
-        *("--masterCommand", LINE.format(3, "/generated/hostfile", "examples/where.py")),
-        *("--workspace", repository, "--experimentEnv", '{"EPOCHS": 5}'),
-        *("--apiKey", "XXXX", "--vpc", "--tag", "night"),
-    )
-    run = created(done, site.lab.shanty.home)
+    types = ("--workerMachineType", "p2.xlarge", "--masterMachineType", "c3.large")
+    words = ("--mpi", flavour, "--workspace", repository, "--tag", "night")
+    run = created(site(*GRADIENT, *types, *words), site.lab.shanty.home)
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     out = site("experiments", "logs", "--id", "mpi-test").stdout
     for host in site.lab.hosts:
@@ -76,13 +70,8 @@ def test_the_line_of_gradients_page(site: Site, repository: str, flavour: str) -
 @LONG
 def test_the_line_of_clusterones_page(site: Site, flavour: str) -> None:
     site.write("openmpi/horovod/main.py", WHERE)
-    line = LINE.format(3, "/kube-openmpi/generated/hostfile", "openmpi/horovod/main.py")
-    done = site(
-        *("create", "job", "distributed", "--project", "ann/tutorials", "--name", "horovod-job"),
-        *("--worker-type", "p2.xlarge", "--ps-type", "c3.large", "--worker-replicas", "2"),
-        *("--ps-replicas", "1", "--time-limit", "1h", "--mpi", flavour, "--command", line),
-    )
-    run = created(done, site.lab.shanty.home)
+    types = ("--worker-type", "p2.xlarge", "--ps-type", "c3.large")
+    run = created(site(*CLUSTERONE, *types, "--mpi", flavour), site.lab.shanty.home)
     assert "began by itself" in site("start", "job", "tutorials/horovod-job").stderr
     assert ended(site, run)["state"] == "succeeded", site("logs", run.id).stdout
     assert site("logs", run.id).stdout.count("of 3 on") == 3

@@ -53,7 +53,7 @@ def test_a_worker_falls_silent(site: Site, flavour: str, fault: str, cure: str) 
             what = ends_by(site, process, "lab2", began)
         finally:
             site.lab.do(cure, "lab2")
-    assert re.fullmatch("host lab2 has not been heard for [1-9][0-9] s", what)
+    assert re.fullmatch("host lab2 has sent nothing for [1-9][0-9] s", what)
 
 
 @pytest.mark.parametrize(("fault", "cure"), [("cut", "join"), ("freeze", "thaw")])
@@ -115,17 +115,16 @@ world = MPI.COMM_WORLD
 print("before", world.rank, flush=True)
 world.barrier()
 if world.rank == {rank}:
-    shutil.rmtree(os.path.expanduser("~/.shanty{below}"), ignore_errors=True)
+    shutil.rmtree(os.path.expanduser("~/.shanty/work"), ignore_errors=True)
 world.barrier()
 for number in range(1000):
     print("after", world.rank, number)
 """
 
 
-@pytest.mark.parametrize("below", ["", "/work"])
-def test_the_folder_of_a_worker_is_removed(site: Site, below: str) -> None:
+def test_the_folder_of_a_worker_is_removed(site: Site) -> None:
     """All that its ranks write is kept, and the loss of the rest is not taken for success."""
-    site.write("removes.py", REMOVES.format(rank=1, below=below))
+    site.write("removes.py", REMOVES.format(rank=1))
     done = site("run", "-q", "--on", "lab", "-n", "3", "--ppn", "1", "removes.py")
     wanted = [f"[{rank}] before {rank}" for rank in range(3)]
     wanted += [f"[{rank}] after {rank} {number}" for rank in range(3) for number in range(1000)]
@@ -138,7 +137,7 @@ def test_the_folder_of_a_worker_is_removed(site: Site, below: str) -> None:
 
 
 def test_the_folder_of_the_lead_host_is_removed(site: Site) -> None:
-    site.write("removes.py", REMOVES.format(rank=0, below="/work") + "world.recv(source=0)\n")
+    site.write("removes.py", REMOVES.format(rank=0) + "world.recv(source=0)\n")
     done = site("run", "-q", "--on", "lab", "-n", "3", "--ppn", "1", "removes.py")
     assert done.returncode in (71, 75), done.stderr
     failure = site.status()["failure"]
@@ -176,16 +175,3 @@ def test_ctrl_c_while_hosts_are_prepared(site: Site) -> None:
         site.lab.do("thaw", "lab3")
     assert process.returncode == 130
     assert set((site.lab.shanty.home / "runs").iterdir()) == runs
-
-
-def test_a_loss_that_becomes_nan_on_another_host(site: Site) -> None:
-    site.write(
-        "nan.py",
-        "import shanty\nfrom mpi4py import MPI\n\nrank = MPI.COMM_WORLD.rank\n"
-        "for step in range(3):\n"
-        "    shanty.log({'loss': float('nan') if rank and step else 1.0}, step=step)\n"
-        "    MPI.COMM_WORLD.barrier()\n",
-    )
-    done = site("run", "-q", "--on", "lab", "-n", "2", "--ppn", "1", "nan.py")
-    assert done.returncode == 0, done.stderr
-    assert site.status()["not_finite"] == "loss became NaN on rank 1 at step 1"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ from typing import Any
 import pytest
 from conftest import LabHosts, lab_in
 from faults_world import World
-from test_prepare import in_environment, uv, wheel
 
+from gadgets import environment, install, wheel
 from runs import wait_for
 from shanty.runtime.rpc.repair import BACKUP
 
@@ -68,16 +66,20 @@ def codes(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def mended(
-    world: World, fault: str, host: str, *words: str, on: str = "lab1,lab2"
-) -> dict[str, Any]:
-    """See that doctor finds it, and nothing after its repair; what it did."""
-    assert (fault, host) in codes(doctor(world, on))
+    world: World, *faults: tuple[str, str], words: Sequence[str] = (), on: str = "lab1,lab2"
+) -> dict[tuple[str, str], Any]:
+    """See that doctor finds the first fault (code, host), and none after its repairs.
+
+    Returns what it did, by code and host.
+    """
+    assert faults[0] in codes(doctor(world, on))
     report = doctor(world, on, "--fix", "--yes", *words)
     assert codes(report) == []
-    (repair,) = report["repairs"]
-    assert (repair["code"], repair["host"], repair["error"]) == (fault, host, "")
+    done = {(one["code"], one["host"]): one for one in report["repairs"]}
+    assert done.keys() == set(faults)
+    assert {one["error"] for one in report["repairs"]} == {""}
     works(world, on)
-    return dict(repair)
+    return done
 
 
 def works(world: World, on: str) -> None:
@@ -120,7 +122,7 @@ def test_a_password_is_asked_for_once_and_the_key_let_in(
         assert codes(unasked) == [("password-needed", "lab2")]
         assert unasked["repairs"] == []  # nobody is there to say yes
         assert keys.read_text() == other
-        mended(world, "password-needed", "lab2")
+        mended(world, ("password-needed", "lab2"))
         assert (tmp_path / "asked").read_text() == "asked\n"
         first, second = keys.read_text().splitlines()
         assert first == other
@@ -142,33 +144,34 @@ def test_a_host_key_is_shown_and_kept(world: World) -> None:
             assert unasked.returncode == 69
             assert f"lab2 shows the host key {fingerprint}" in unasked.stderr
             assert known.read_text() == without
-        mended(world, "host-key-unknown", "lab2", "--accept-key", another,
-               "--accept-key", fingerprint)  # fmt: skip
+        accepted = ("--accept-key", another, "--accept-key", fingerprint)
+        mended(world, ("host-key-unknown", "lab2"), words=accepted)
         (line,) = known.read_text().removeprefix(without).splitlines()
         key = public.read_text().split()[1]
         assert line.split()[0] == "lab2" and line.split()[2] == key
 
 
-def test_a_key_that_others_may_read(world: World) -> None:
+def test_what_is_seen_only_after_a_repair_is_repaired_too(world: World) -> None:
     (key,) = world.private_keys
-    with world.mode(key, 0o644):
-        assert codes(doctor(world, "lab1,lab2")) == [("key-open", "")]
-        mended(world, "key-open", "")
-        assert key.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_home_that_others_may_write(world: World) -> None:
     home = world.lab.home("lab2")
-    with world.mode(home, 0o777):
-        mended(world, "home-open", "lab2")
-        assert home.stat().st_mode & 0o022 == 0
-
-
-def test_settings_of_the_old_cluster(world: World) -> None:
     path = world.lab.home("lab1") / ".openmpi/mca-params.conf"
     text = "# of the old cluster\nbtl_tcp_if_include = ib0\nmpi_show_handle_leaks = 0\n"
-    with world.file(path, text):
-        mended(world, "mpi-parameters", "lab1")
+    stray = ("strays", "lab2")
+    world.console(
+        "lab2",
+        "SHANTY_RUN_ID=20200102-030405-dead setsid sleep 1000 </dev/null >/dev/null 2>&1 & "
+        "echo $! >/run/stray",
+    )
+    with world.mode(key, 0o644), world.mode(home, 0o777), world.file(path, text):
+        assert codes(doctor(world, "lab1,lab2")) == [("key-open", "")]
+        done = mended(
+            world, ("key-open", ""), stray, ("home-open", "lab2"), ("mpi-parameters", "lab1")
+        )
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert "of run 20200102-030405-dead ended" in done[stray]["done"][0]
+        gone = "kill -0 $(cat /run/stray) 2>/dev/null || echo gone"
+        assert world.console("lab2", gone) == "gone\n"
+        assert home.stat().st_mode & 0o022 == 0
         assert path.read_text() == text.replace("btl_tcp", "# btl_tcp")
         backup = path.with_name(path.name + BACKUP)
         assert backup.read_text() == text
@@ -185,27 +188,14 @@ def test_what_shanty_keeps_gives_way_where_the_disk_is_full(world: World) -> Non
             "dd if=/dev/zero of=env/0123456789abcdef0123/filler bs=1M 2>/dev/null || true; "
             "touch -d 2020-01-01 env/0123456789abcdef0123",
         )
-        repair = mended(world, "disk-full", "lab2")
-        assert " MB freed in " in repair["done"][0]
-
-
-def test_a_process_of_a_run_that_ended(world: World) -> None:
-    world.console(
-        "lab2",
-        "SHANTY_RUN_ID=20200102-030405-dead setsid sleep 1000 </dev/null >/dev/null 2>&1 & "
-        "echo $! >/run/stray",
-    )
-    repair = mended(world, "strays", "lab2")
-    assert "of run 20200102-030405-dead ended" in repair["done"][0]
-    assert world.console("lab2", "kill -0 $(cat /run/stray) 2>/dev/null || echo gone") == "gone\n"
+        full = ("disk-full", "lab2")
+        assert " MB freed in " in mended(world, full)[full]["done"][0]
 
 
 def test_packages_that_a_host_lacks(world: World, tmp_path: Path) -> None:
     # the hosts have a /tmp of their own, so they do not see this environment
-    base = os.path.realpath(sys.executable)
-    subprocess.run([uv(), "venv", "--quiet", "--python", base, tmp_path / "env"], check=True)
-    python = tmp_path / "env/bin/python"
-    in_environment(python, wheel(tmp_path / "gadgets", "1.0"))
+    python = environment(tmp_path / "env")
+    install(python, wheel(tmp_path / "gadgets", "1.0"))
     report = doctor(world, "lab2", "--fix", "--python", str(python))
     assert [one["code"] for one in report["findings"]] == ["packages-differ"]
     (repair,) = report["repairs"]
@@ -219,6 +209,6 @@ def test_segments_of_dead_jobs(world: World) -> None:
     path = "/dev/shm/sm_segment.lab3.0.dead"
     made = float(world.console("lab3", f"stat -c %Z {path}"))
     wait_for(lambda: time.time() > made + SETTLED, SETTLED + 5, "the clock stands still")
-    mended(world, "shm-full", "lab3", on="lab1,lab3")
+    mended(world, ("shm-full", "lab3"), on="lab1,lab3")
     assert world.console("lab3", f"ls {path} 2>/dev/null || echo gone") == "gone\n"
     assert world.console("lab3", "ls /dev/shm/precious") == "/dev/shm/precious\n"

@@ -12,8 +12,8 @@ from conftest import LabHosts
 from site_runs import Site
 
 from flyte_runs import TASKS, Done, flyte, served, value
+from launches import LONG
 from runs import WORKERS
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.timeout(600)]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from slurm_cluster import Cluster, SlurmSite, site_in
 
-from flyte_runs import TASKS, Done, flyte, served, value
+from flyte_runs import TASKS, Done, flyte, value
+from launches import LONG
 from runs import WORKERS
 from shanty.runtime.rundir import RunDir, read_json
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.timeout(600)]
 
@@ -39,14 +39,6 @@ def test_each_worker_is_a_node(site: SlurmSite) -> None:
     assert (read_json(site.last.site) or {})["name"].isdecimal()  # the number of its job
     (site.folder / "text.txt").write_text("hello")
     assert value(run(site, TASKS, "files", "--text", "text.txt")) == "hello 2, HELLO"
-
-
-def test_from_a_url(site: SlurmSite) -> None:
-    """Horovod for PyTorch; the model is a FlyteFile."""
-    with served(WORKERS) as url:
-        done = run(site, f"{url}/{TASKS}", "horovod_training_wf")
-    assert re.fullmatch(r"loss 0\.\d+, 4 weights", value(done))
-    assert "rank 1 of 2: loss" in done.stdout
 
 
 def test_a_task_that_is_tried_again(site: SlurmSite) -> None:

@@ -5,7 +5,6 @@ What it says of broken ones is in test_faults.py.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,34 +13,29 @@ import pytest
 from conftest import LabHosts, lab_in
 
 from runs import wait_for
-from shanty.launch.cluster import connect, inventory
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.connections.openssh import FreshSSH
+from shanty.launch import inventory
 from shanty.launch.doctor import hosts, pairs
 from shanty.launch.doctor.facts import Need, Seen
+from shanty.launch.transport import connect
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.mpi.flavours import FLAVOURS
 
 QUICK = 0.5  # seconds that one host's health may take it
 
 
-@pytest.fixture(scope="module", params=["own", "bare"])
-def lab(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LabHosts]:
-    """Three hosts, with what this machine has and without."""
-    words = ["--bare"] if request.param == "bare" else []
-    with lab_in(tmp_path_factory.mktemp(request.param), 3, *words) as found:
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+    """Three hosts with sshd and a Python only; others have no findings in test_faults.py."""
+    with lab_in(tmp_path_factory.mktemp("bare"), 3, "--bare") as found:
         yield found
-        for host in found.hosts:
-            shutil.rmtree(found.home(host) / ".shanty", ignore_errors=True)
 
 
 @pytest.fixture
 def clients(lab: LabHosts) -> Iterator[list[RpcClient]]:
     home = lab.shanty.home
     named = inventory.recognised(inventory.resolve(lab.name, home), home)
-    outcomes = connect.attempt(named, terminal=False, connection=lambda host: FreshSSH(host, 5))
+    outcomes = connect.attempt(named, terminal=False, fresh=5)
     made = [each for each in outcomes if isinstance(each, RpcClient)]
     assert len(made) == 3, outcomes
     yield made

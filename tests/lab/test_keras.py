@@ -12,7 +12,7 @@ from conftest import LabHosts
 from site_runs import Site
 
 import environments
-from torch_runs import LONG
+from launches import LONG
 
 pytest.importorskip("sklearn")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.timeout(600)]

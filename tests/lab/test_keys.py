@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +16,8 @@ from conftest import LabHosts, lab_in
 from site_runs import Site
 
 from runs import wait_for
-from shanty.launch.cluster import keys
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.host import Host
 from shanty.launch.lab import control
+from shanty.launch.transport import keys
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rundir import read_json
 
@@ -141,16 +138,14 @@ def lines(site: Site) -> dict[str, list[bytes]]:
     }
 
 
-def await_ranks(site: Site, *processes: subprocess.Popen[str]) -> None:
-    """Wait until all ranks of the runs of these processes are up."""
+def await_ranks(site: Site, process: subprocess.Popen[str]) -> None:
+    """Wait until all ranks of the run of this process are up."""
     folder = site.lab.shanty.home / "runs"
 
     def up() -> bool:
-        for process in processes:
-            assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate()
         found = [read_json(path / "status.json") or {} for path in folder.glob("*")]
-        on = [one for one in found if one.get("up") == 5 and one["ended"] is None]
-        return len(on) == len(processes)
+        return any(one.get("up") == 5 and one["ended"] is None for one in found)
 
     wait_for(up, 60, "the ranks do not start")
 
@@ -300,18 +295,6 @@ def test_what_a_user_writes_meanwhile_stays_when_a_run_is_stopped(site: Site) ->
     }
 
 
-def test_two_runs_at_once(site: Site, before: dict[str, State]) -> None:
-    processes = [start(site), start(site)]
-    await_ranks(site, *processes)
-    assert {host: len(found) for host, found in lines(site).items() if found} == dict.fromkeys(
-        KINDS, 2
-    )
-    let_go(site)
-    for process in processes:
-        finish(process, 0)
-    assert look(site.lab) == before
-
-
 def test_the_command_line_and_the_lead_are_killed(site: Site, before: dict[str, State]) -> None:
     process = start(site)
     await_ranks(site, process)
@@ -347,77 +330,3 @@ def test_all_is_killed_and_the_next_run_cleans_up(site: Site, before: dict[str, 
     assert not site.remains(killed)
     for host in HOSTS:
         assert not [path for path in site.files(host) if "shanty" in path]
-
-
-# --------------------------------------------------------------------------- what sshd says
-
-
-class Direct:
-    """A connection by an ssh that shares its connection with nobody."""
-
-    def __init__(self, lab: LabHosts, host: str) -> None:
-        self.host = Host(host)
-        self._lab = lab
-
-    def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start `argv` there."""
-        words = self._lab.ssh_words(self.host.name, shlex.join(argv))
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen(words, bufsize=0, process_group=0, **pipes)  # type: ignore[call-overload]
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-@pytest.fixture
-def client(site: Site) -> Iterator[RpcClient]:
-    """The RPC client of lab2."""
-    found = RpcClient.connect(Direct(site.lab, "lab2"))
-    yield found
-    found.close()
-
-
-def enter(lab: LabHosts, key: str, source: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Log in to lab2 from the host `source` with a private key."""
-    (lab.home(source) / "key").write_text(key)
-    (lab.home(source) / "key").chmod(0o600)
-    shown = lab.show()
-    homes = {entry["name"]: entry["home"] for entry in shown["hosts"]}
-    options = {
-        "IdentityFile": f"{homes[source]}/key",
-        "IdentitiesOnly": "yes",
-        "BatchMode": "yes",
-        "StrictHostKeyChecking": "no",
-        "UserKnownHostsFile": "/dev/null",
-    }
-    settings = [word for item in options.items() for word in ("-o", "=".join(item))]
-    return lab.exec(source, "ssh", "-F", "none", "-l", shown["user"], *settings, *words)
-
-
-def test_a_key_does_one_thing_from_one_place_until_it_expires(
-    site: Site, before: dict[str, State], client: RpcClient, tmp_path: Path
-) -> None:
-    pair = keys.make_pair(tmp_path)
-    private = pair.private.decode()
-    lead = site.lab.show()["hosts"][0]["addresses"]["eth0"]
-
-    def let_in(seconds: float) -> None:
-        values = {"run": "20261121-101112-bcdf", "index": 1, "key": pair.public}
-        command = "echo only this, not $SSH_ORIGINAL_COMMAND"
-        client.ask("authorize", **values, command=command, seconds=seconds, **{"from": [lead]})
-
-    let_in(3600)
-    assert enter(site.lab, private, "lab1", "lab2", "id").stdout == "only this, not id\n"
-    assert "PTY allocation request failed" in enter(site.lab, private, "lab1", "-tt", "lab2").stderr
-    tunnel = enter(site.lab, private, "lab1", "-W", "127.0.0.1:22", "lab2")
-    assert "prohibited" in tunnel.stderr
-    assert tunnel.stdout == ""
-    elsewhere = enter(site.lab, private, "lab3", "lab2", "id")
-    assert "Permission denied (publickey)" in elsewhere.stderr
-    let_in(-5)  # as a crash leaves it, later
-    expired = enter(site.lab, private, "lab1", "lab2", "id")
-    assert "Permission denied (publickey)" in expired.stderr
-    assert expired.stdout == ""
-    let_in(-120)
-    assert client.ask("sweep-keys").values == {"swept": 1}
-    assert look(site.lab) == before

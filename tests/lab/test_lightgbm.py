@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.fixture
 def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
     here = Site(lab, tmp_path / "work")
-    shutil.copy(WORKERS / "lgb_training.py", here.folder)
+    shutil.copy(WORKERS / "lgb_network.py", here.folder)
     yield here
 
 
 def told(site: Site, *words: str) -> list[dict[str, Any]]:
     """What each rank tells of its model."""
-    done = site("run", *words, "lgb_training.py", "data", timeout=300)
+    done = site("run", *words, "lgb_network.py", "data", timeout=300)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return [json.loads(line[line.index("{") :]) for line in lines if '"digest"' in line]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,9 +17,9 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
-from shanty.launch.cluster import wheels
+from gadgets import environment, install, source, wheel
+from launches import LONG
 from shanty.runtime.rundir import read_lines
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -38,7 +36,7 @@ import json, os, sys
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 here = [MPI.Get_processor_name(), world.rank, world.allreduce(1), os.getcwd(), sys.prefix]
-print(json.dumps([*here, "first"]), flush=True)
+print(json.dumps(here), flush=True)
 """
 # Says which gadget it finds, and with which Python. Few hosts have an mpi4py of their own.
 ASK = """
@@ -57,30 +55,6 @@ import hashlib, json, os, pathlib
 files = sorted(path for path in pathlib.Path().rglob("*") if path.is_file())
 sums = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 print(json.dumps([os.uname().nodename, sums]), flush=True)
-"""
-# A build backend for a package with one module, which needs nothing.
-BACKEND = """
-import pathlib, zipfile
-
-def _wheel(folder, name, text):
-    info = "gadget-%s.dist-info/" % VERSION
-    path = pathlib.Path(folder, "gadget-%s-py3-none-any.whl" % VERSION)
-    files = {
-        name: text,
-        info + "METADATA": "Metadata-Version: 2.1\\nName: gadget\\nVersion: %s\\n" % VERSION,
-        info + "WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
-    }
-    record = "".join("%s,,\\n" % one for one in [*files, info + "RECORD"])
-    with zipfile.ZipFile(path, "w") as wheel:
-        for one, content in {**files, info + "RECORD": record}.items():
-            wheel.writestr(one, content)
-    return path.name
-
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    return _wheel(folder, "gadget.py", pathlib.Path("gadget.py").read_text())
-
-def build_editable(folder, config_settings=None, metadata_directory=None):
-    return _wheel(folder, "gadget.pth", str(pathlib.Path().absolute()))
 """
 
 
@@ -153,7 +127,7 @@ def test_the_second_run_sends_next_to_nothing(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     found = said(done.stdout)
     assert [one[:3] for one in found] == [[host, rank, 3] for rank, host in enumerate(HOSTS)]
-    for (*_, folder, prefix, _text), home in zip(found, HOMES, strict=True):
+    for (*_, folder, prefix), home in zip(found, HOMES, strict=True):
         assert str(folder).startswith(f"{home}/.shanty/workspaces/")
         assert str(prefix).startswith(f"{home}/.shanty/store/env/")
     assert sum(sent(site).values()) <= ENOUGH
@@ -189,47 +163,10 @@ def test_an_edited_file_is_sent_alone(site: Site) -> None:
 # --------------------------------------------------------------- the Python environment
 
 
-@functools.cache
-def uv() -> str:
-    found = wheels.local_uv()
-    assert found is not None, "environments are made by uv, which `pip install shanty[dev]` brings"
-    return found
-
-
-def in_environment(python: Path, *words: str | Path) -> None:
-    """Install into an environment, from what is given alone."""
-    options = ["--quiet", "--offline", "--no-cache", "--no-index", "--no-build-isolation"]
-    command = [uv(), "pip", "install", *options, "--python", python, *words]
-    subprocess.run(command, check=True, timeout=60)
-
-
-def source(folder: Path, version: str, text: str = "") -> Path:
-    """The source of a gadget."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gadget.py").write_text(f"VERSION = {text or version!r}\n")
-    (folder / "backend.py").write_text(f"VERSION = {version!r}\n{BACKEND}")
-    (folder / "pyproject.toml").write_text(
-        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
-        f"[project]\nname = 'gadget'\nversion = '{version}'\n"
-    )
-    return folder
-
-
-def wheel(folder: Path, version: str) -> Path:
-    """A gadget to install."""
-    place = source(folder / version, version)
-    command = [uv(), "build", "--quiet", "--offline", "--no-build-isolation", "--wheel", place]
-    subprocess.run(command, check=True, timeout=60)
-    return next((place / "dist").glob("*.whl"))
-
-
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     """The interpreter of an environment of its own with nothing in it."""
-    base = os.path.realpath(sys.executable)
-    command = [uv(), "venv", "--quiet", "--python", base, tmp_path / "env"]
-    subprocess.run(command, check=True, timeout=60)
-    return tmp_path / "env" / "bin" / "python"
+    return environment(tmp_path / "env")
 
 
 @pytest.fixture
@@ -239,9 +176,8 @@ def gadgets(site: Site, tmp_path: Path) -> Iterator[None]:
     for host, version in (("lab2", "0.9"), ("lab3", "1.0")):
         place = site.lab.home(host) / ".local" / LIBRARY
         place.mkdir(parents=True)
-        in_environment(
-            Path(sys.executable), "--target", place, wheel(tmp_path / "gadgets", version)
-        )
+        found = wheel(tmp_path / "gadgets", version)
+        install(Path(sys.executable), "--target", place, found)
     yield
     for host in ("lab2", "lab3"):
         shutil.rmtree(site.lab.home(host) / ".local")
@@ -272,14 +208,14 @@ def table(text: str) -> list[list[str]]:
 def test_packages_that_hosts_lack_or_have_in_another_version(
     site: Site, python: Path, tmp_path: Path
 ) -> None:
-    in_environment(python, wheel(tmp_path / "gadgets", "1.0"))
+    install(python, wheel(tmp_path / "gadgets", "1.0"))
     own = [["lab1", "none", "own"], ["lab2", "0.9", "own"], ["lab3", "1.0", "own"]]
     assert ask(site, python, "--env", "none") == own
 
     runs = len(list((site.lab.shanty.home / "runs").iterdir()))
     done = site(*RUN, "3", "--python", python, "--env", "check", "ask.py")
     assert done.returncode == DIFFERENT
-    assert "the Python environment is another one on lab1, lab2" in done.stderr
+    assert "the Python environment differs on lab1, lab2" in done.stderr
     assert table(done.stderr) == [
         ["package", "here", "lab1", "lab2"],
         ["gadget", "1.0", "missing", "0.9"],
@@ -297,8 +233,8 @@ def test_packages_that_hosts_lack_or_have_in_another_version(
 
 @pytest.mark.usefixtures("gadgets")
 def test_a_package_that_is_being_worked_on(site: Site, python: Path, tmp_path: Path) -> None:
-    folder = source(tmp_path / "mine", "1.0", "first")
-    in_environment(python, "--editable", folder)
+    folder = source(tmp_path / "mine", "VERSION = 'first'\n")
+    install(python, "--editable", folder)
     done = site(*RUN, "3", "--python", python, "--env", "check", "ask.py")
     assert done.returncode == DIFFERENT
     assert table(done.stderr) == [
@@ -306,16 +242,7 @@ def test_a_package_that_is_being_worked_on(site: Site, python: Path, tmp_path: P
         ["gadget", "1.0 (own code)", "missing", "0.9", "1.0 (another)"],
     ]
     assert ask(site, python, "--env", "sync") == [[host, "first", "made"] for host in HOSTS]
-    source(folder, "1.0", "second")
+    source(folder, "VERSION = 'second'\n")
     assert ask(site, python) == [[host, "second", "made"] for host in HOSTS]
     own = [["lab1", "none", "own"], ["lab2", "0.9", "own"], ["lab3", "1.0", "own"]]
     assert ask(site, python, "--env", "none") == own
-
-
-def test_edited_code_runs(site: Site) -> None:
-    words = (*RUN, "3", "--env", "none", "hello.py")
-    assert {one[-1] for one in said(site(*words).stdout)} == {"first"}
-    site.write("hello.py", HELLO.replace("first", "second"))
-    done = site(*words)
-    assert [one[-1] for one in said(done.stdout)] == ["second"] * 3
-    assert sum(sent(site).values()) <= ENOUGH

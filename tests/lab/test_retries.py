@@ -123,4 +123,4 @@ def test_hosts_that_do_not_do_any_more(site: Site) -> None:
         site.lab.do("join", "lab3")
     assert process.returncode == 71
     assert "lab3" in site.status()["failure"]["what"]
-    assert "there is no other attempt: 3 ranks do not fit" in err
+    assert "another attempt is not possible: 3 ranks do not fit" in err

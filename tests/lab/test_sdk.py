@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
+from launches import LONG
 from runs import wait_for
-from sdk_runs import NAMES, check, out, passed, selected
-from torch_runs import LONG
+from sdk_runs import NAMES, check, out, passed, selected, started, up
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -60,16 +59,10 @@ def launches(
     return output
 
 
-def start(site: Site, text: str, *words: str, **env: str) -> subprocess.Popen[str]:
+def start(site: Site, text: str, *words: str) -> subprocess.Popen[str]:
     """Start a script that calls tasks."""
     site.write("script.py", text)
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "script.py", *words],
-        cwd=site.folder, env={**site.lab.shanty.environ, **env}, stdin=subprocess.DEVNULL,
-        stdout=pipe, stderr=pipe, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    return started(site.folder, site.lab.shanty.environ, "script.py", *words)
 
 
 def test_in_short(site: Site) -> None:
@@ -167,8 +160,7 @@ def begun(site: Site, mark: str, retries: int = 2) -> subprocess.Popen[str]:
     wait_for(lambda: set(folder.glob("*")) - before or process.poll() is not None, 60, "no run")
 
     def all_up() -> bool:
-        logs = site.last.rank_logs().values()
-        return sum(b"up" in log.read_bytes() for log in logs) == 2 or process.poll() is not None
+        return up(set(folder.glob("*")) - before) == 2 or process.poll() is not None
 
     wait_for(all_up, 120, "it does not start")
     assert process.poll() is None, process.communicate()
@@ -277,24 +269,28 @@ if __name__ == "__main__":
 """
 
 
+def reached(site: Site, stage: str, text: str) -> tuple[subprocess.Popen[str], set[Path]]:
+    """A script whose call has got so far, and the runs that it has made."""
+    folder = site.lab.shanty.home / "runs"
+    before = set(folder.glob("*"))
+    process = start(site, text)
+
+    def there() -> bool:
+        new = set(folder.glob("*")) - before
+        return up(new) > 0 if stage == "up" else any((path / stage).exists() for path in new)
+
+    wait_for(lambda: there() or process.poll() is not None, 120, "not started")
+    return process, set(folder.glob("*")) - before
+
+
 @LONG
 @pytest.mark.parametrize("stage", ["site.json", "plan.json", "up"])
 def test_the_caller_is_killed(site: Site, stage: str) -> None:
     """While the hosts are prepared there is no run yet; from its beginning on it goes on."""
-    folder = site.lab.shanty.home / "runs"
-    before = set(folder.glob("*"))
-    process = start(site, CALL)
-
-    def there() -> bool:
-        new = set(folder.glob("*")) - before
-        if stage != "up":
-            return any((path / stage).exists() for path in new)
-        return any(b"up" in log.read_bytes() for path in new for log in path.glob("logs/rank-*"))
-
-    wait_for(lambda: there() or process.poll() is not None, 120, "not started")
+    process, runs = reached(site, stage, CALL)
     process.kill()
     process.communicate()
-    (run,) = set(folder.glob("*")) - before
+    (run,) = runs
     wait_for(lambda: ended(site, run.name), 90, "it does not end")
     state = json.loads((run / "status.json").read_text())["state"]
     assert state == "succeeded" or (stage != "up" and state == "lost")
@@ -317,28 +313,11 @@ def ended(site: Site, run: str) -> bool:
 @LONG
 @pytest.mark.parametrize("stage", ["site.json", "up"])
 def test_ctrl_c(site: Site, stage: str) -> None:
-    folder = site.lab.shanty.home / "runs"
-    before = set(folder.glob("*"))
-    process = start(site, CALL.replace("time.sleep(3)", "time.sleep(99)"))
-
-    def there() -> bool:
-        new = set(folder.glob("*")) - before
-        if stage != "up":
-            return any((path / stage).exists() for path in new)
-        return any(b"up" in log.read_bytes() for path in new for log in path.glob("logs/rank-*"))
-
-    wait_for(lambda: there() or process.poll() is not None, 120, "not started")
+    process, runs = reached(site, stage, CALL.replace("time.sleep(3)", "time.sleep(99)"))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=90)
     assert "KeyboardInterrupt" in err
-    for run in set(folder.glob("*")) - before:
+    for run in runs:
         wait_for(lambda run=run: ended(site, run.name), 60, "it goes on")
         assert '"stopped"' in (run / "status.json").read_text()
-    assert not [*(site.lab.shanty.home / "cache" / "calls").iterdir()]
-
-
-@LONG
-def test_two_callers_at_once(site: Site) -> None:
-    both = [start(site, CALL) for _ in range(2)]
-    assert [out(process) for process in both] == ["value\n"] * 2
     assert not [*(site.lab.shanty.home / "cache" / "calls").iterdir()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import Any
 import pytest
 from slurm_cluster import Cluster, SlurmSite, site_in
 
+from launches import LONG
 from runs import wait_for
-from sdk_runs import NAMES, check, passed, selected
-from torch_runs import LONG
+from sdk_runs import NAMES, check, out, passed, selected, started, up
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -94,27 +92,21 @@ def test_preempted(site: SlurmSite, retries: int) -> None:
     (site.home / "begun-preempted").unlink(missing_ok=True)
     folder = site.lab.shanty.home / "runs"
     before = set(folder.glob("*"))
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "script.py", f"slurm:{site.cluster.login}", str(retries)],
-        cwd=site.folder, env=site.lab.shanty.environ, stdin=subprocess.DEVNULL,
-        stdout=pipe, stderr=pipe, text=True,
-    )  # fmt: skip
+    words = ("script.py", f"slurm:{site.cluster.login}", retries)
+    process = started(site.folder, site.lab.shanty.environ, *words)
 
     def all_up() -> bool:
-        new = set(folder.glob("*")) - before
-        logs = [log for path in new for log in path.glob("logs/rank-*.log")]
-        return sum(b"up" in log.read_bytes() for log in logs) == 3 or process.poll() is not None
+        return up(set(folder.glob("*")) - before) == 3 or process.poll() is not None
 
     wait_for(all_up, 120, "it does not start")
     site.cluster.slurm("sbatch", "-p", "main", "-N3", "--exclusive", "--wrap", "sleep 4")
-    out, err = process.communicate(timeout=150)
+    said, err = process.communicate(timeout=150)
     assert process.returncode == 0, err
     if retries:
-        assert f"value 3 {len(before) + 2}" in out, out + err
+        assert f"value 3 {len(before) + 2}" in said, said + err
         assert "another attempt (1 of 1)" in err
     else:
-        assert "error preempted" in out, out + err
+        assert "error preempted" in said, said + err
 
 
 CALL = """
@@ -136,26 +128,14 @@ if __name__ == "__main__":
 def test_the_caller_is_killed(site: SlurmSite) -> None:
     """The run goes on, and whoever asks gets its value."""
     site.write("script.py", CALL)
-    words = [sys.executable, "script.py", f"slurm:{site.cluster.login}"]
+    words = ("script.py", f"slurm:{site.cluster.login}")
     folder = site.lab.shanty.home / "runs"
     before = set(folder.glob("*"))
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(
-        words, cwd=site.folder, env=site.lab.shanty.environ,
-        stdin=nothing, stdout=nothing, stderr=nothing,
-    )  # fmt: skip
-
-    def up() -> bool:
-        logs = [log for run in set(folder.glob("*")) - before for log in run.glob("logs/rank-*")]
-        return sum(b"up" in log.read_bytes() for log in logs) == 2
-
+    process = started(site.folder, site.lab.shanty.environ, *words)
     try:
-        wait_for(up, 120, "it does not start")
+        wait_for(lambda: up(set(folder.glob("*")) - before) == 2, 120, "it does not start")
     finally:
         process.kill()
-        process.wait()
-    asked = subprocess.run(
-        [*words, "value"], cwd=site.folder, env=site.lab.shanty.environ,
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert asked.stdout == "value\n", asked.stderr
+        process.communicate()
+    asked = started(site.folder, site.lab.shanty.environ, *words, "value")
+    assert out(asked, 100) == "value\n"

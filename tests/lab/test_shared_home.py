@@ -15,8 +15,8 @@ from conftest import LabHome, LabHosts, lab_in
 from faults_world import World
 from site_runs import Site
 
+from launches import LONG
 from runs import wait_for
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 from slurm_cluster import Cluster, SlurmSite, site_in
 
-import fashion
-import rabit_runs
 from installations import installations
-from runs import WORKERS, accuracy, wait_for
-from torch_runs import LONG
+from runs import WORKERS, wait_for
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 HELLO = """
 import os
 from mpi4py import MPI
@@ -80,31 +76,6 @@ def test_a_program_in_c(site: SlurmSite, flavour: str) -> None:
     assert done.returncode == 0, done.stderr
     said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
     assert said == [f"rank {rank} of 3" for rank in range(3)]
-
-
-@LONG
-def test_handwritten_digits(site: SlurmSite) -> None:
-    shutil.copy(EXAMPLES / "digits.py", site.folder)
-    done = site(*site.on, "-n", "3", "--nodes", "3", "digits.py", timeout=250)
-    assert done.returncode == 0, done.stderr
-    assert accuracy(done.stdout) > 0.95
-    assert (site.last.artifacts / "digits.pt").exists()
-
-
-@LONG
-@rabit_runs.NEEDS
-def test_an_xgboost_script(site: SlurmSite) -> None:
-    for path in (EXAMPLES / "xgboost" / "main.py", WORKERS / "xgb_main.py"):
-        shutil.copy(path, site.folder)
-    fashion.write(site.folder)
-    line = ("--", "dmlc-submit", "--cluster", "mpi", "--num-workers", "3", "--worker-cores", "1")
-    words = ("--num_round", str(rabit_runs.ROUNDS), "--data_dir", ".")
-    done = site(
-        *site.on, "-n", "3", "--nodes", "3", *line, "python", "xgb_main.py", "main.py", *words,
-        timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rabit_runs.judge(done, site.last.artifacts, site.folder)
 
 
 def test_a_line_for_srun(site: SlurmSite, flavour: str) -> None:
@@ -212,30 +183,41 @@ def test_in_steps_and_arrays(site: SlurmSite) -> None:
 # ------------------------------------------------------------------------ before the queue
 
 NEVER = [
-    ("--nodes 9", "9 nodes can never be had: the partition main has 3", "--nodes 3"),
-    ("-n 99", "99 ranks", "-n 6"),
-    ("-n 1 -c 7", "no node has so many CPUs: 7", "largest of the partition main has 2"),
-    ("-n 1 --memory-per-rank 99G", "so much memory", "has 4000 MiB"),
-    ("-n 1 --gpus-per-rank 2", "no node has so many GPUs", "has 1"),
-    ("--partition mian", "there is no partition 'mian'", "did you mean main?"),
-    ("--partition short --time-limit 5m", "5 minutes are more than", "--time-limit 1m"),
-    ("--constraint lba", "has the feature 'lba'", "did you mean lab?"),
-    ("--reservation nobody", "no such reservation", "Requested reservation is invalid"),
-    ("--slurm --array=1-3", "--slurm cannot take --array", "leave it out"),
+    ({"nodes": 9}, "9 nodes are too many: the partition main has 3", "--nodes 3"),
+    ({"ranks": 99}, "99 ranks", "-n 6"),
+    ({"ranks": 1, "cpus_per_rank": 7}, "no node has that many CPUs: 7", "partition main has 2"),
+    ({"ranks": 1, "memory_per_rank": 99 << 30}, "that much memory", "has 4000 MiB"),
+    ({"ranks": 1, "gpus_per_rank": 2}, "no node has that many GPUs", "has 1"),
+    ({"partition": "short", "time_limit": 300.0}, "5 minutes are more than", "--time-limit 1m"),
+    ({"constraint": "lba"}, "has the feature 'lba'", "did you mean lab?"),
+    ({"reservation": "x"}, "the reservation does not exist", "Requested reservation is invalid"),
 ]
+CHECK = """
+from shanty.runtime.errors import ShantyError
+from shanty.runtime.slurm import submit
+from shanty.runtime.spec import JobSpec, Script
+for values in {}:
+    try:
+        submit.check(JobSpec(Script("hello.py")).with_values(values), "openmpi5")
+    except ShantyError as error:
+        print(" ".join(f"{{error.what}} {{error.why}} {{error.fix}}".split()))
+"""
 
 
 def test_what_can_never_be_is_said_before_the_queue(site: SlurmSite) -> None:
-    for words, what, more in NEVER:
-        done = site(*site.on, *words.split(), "hello.py", timeout=20)
-        assert done.returncode in (2, 69), done.stderr
-        assert what in done.stderr, done.stderr
-        assert more in done.stderr, done.stderr
+    (site.home / "work/check.py").write_text(CHECK.format([values for values, _, _ in NEVER]))
+    done = site.typed(site.cluster.login, f"{sys.executable} check.py")
+    for said, (_, what, more) in zip(done.stdout.splitlines(), NEVER, strict=True):
+        assert what in said and more in said, said
     site.write("bad.py", "import os\ndef x(:\n")
-    done = site(*site.on, "bad.py", timeout=20)
-    assert (done.returncode, "line 2" in done.stderr) == (2, True), done.stderr
-    done = site(*site.on, "none.py", timeout=20)
-    assert (done.returncode, "there is no script" in done.stderr) == (66, True), done.stderr
+    for words, code, what in (
+        (("--partition", "mian", "hello.py"), 2, "did you mean main?"),
+        (("--slurm", "--array=1-3", "hello.py"), 2, "--slurm cannot take --array"),
+        (("bad.py",), 2, "line 2"),
+        (("none.py",), 66, "not found in"),
+    ):
+        done = site(*site.on, *words, timeout=20)
+        assert (done.returncode, what in done.stderr) == (code, True), done.stderr
     assert site.cluster.jobs() == []
     done = site("run", "--partition", "main", "hello.py", timeout=20)
     assert (done.returncode, "--partition is for Slurm" in done.stderr) == (2, True), done.stderr

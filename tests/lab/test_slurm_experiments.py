@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from slurm_cluster import Cluster, SlurmSite, site_in
 
-from platform_lines import LINE, WHERE, created, repository
+from launches import LONG
+from platform_lines import CLUSTERONE, GRADIENT, WHERE, created, repository
 from runs import wait_for
-from shanty.runtime.rundir import read_json
-from torch_runs import LONG
 
 __all__ = ["repository"]
 
@@ -31,14 +30,8 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmSite]:
 
 
 def test_the_line_of_gradients_page(site: SlurmSite, repository: str, flavour: str) -> None:
-    done = site(
-        *("experiments", "create", "multinode", "--name", "mpi-test", "--experimentType", "MPI"),
-        *(*TYPES, "--workerCount", "2", "--masterCount", "1", "--mpi", flavour),
-        *("--masterCommand", LINE.format(3, "/generated/hostfile", "examples/where.py")),
-        *("--workspace", repository, "--experimentEnv", '{"EPOCHS": 5}'),
-        *("--apiKey", "XXXX", "--vpc"),
-    )
-    run = created(done, site.lab.shanty.home)
+    words = (*TYPES, "--mpi", flavour, "--workspace", repository)
+    run = created(site(*GRADIENT, *words), site.lab.shanty.home)
     found = site.await_state(run, "succeeded", patience=120)
     assert found["target"] == "slurm"
     out = site("experiments", "logs", "--id", "mpi-test").stdout
@@ -49,34 +42,10 @@ def test_the_line_of_gradients_page(site: SlurmSite, repository: str, flavour: s
 
 def test_the_line_of_clusterones_page(site: SlurmSite, flavour: str) -> None:
     site.write("openmpi/horovod/main.py", WHERE)
-    line = LINE.format(3, "/kube-openmpi/generated/hostfile", "openmpi/horovod/main.py")
-    done = site(
-        *("create", "job", "distributed", "--project", "ann/tutorials", "--name", "horovod-job"),
-        *("--worker-type", "p2.xlarge", "--ps-type", "p2.xlarge", "--worker-replicas", "2"),
-        *("--ps-replicas", "1", "--time-limit", "1h", "--mpi", flavour, "--command", line),
-    )
-    run = created(done, site.lab.shanty.home)
+    words = ("--worker-type", "p2.xlarge", "--ps-type", "p2.xlarge", "--mpi", flavour)
+    run = created(site(*CLUSTERONE, *words), site.lab.shanty.home)
     site.await_state(run, "succeeded", patience=120)
     assert site("logs", run.id).stdout.count("of 3 on") == 3
-
-
-def test_they_wait_in_slurms_queue(site: SlurmSite) -> None:
-    """The second one starts when the first one is stopped; which it is by its name."""
-    site.write("up.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    line = "mpirun -np 3 --hostfile /generated/hostfile python {}.py"
-    words = ("experiments", "create", "multinode", *TYPES, "--workerCount", "2")
-    words = (*words, "--workspace", ".", "--masterCommand")
-    first = created(site(*words, line.format("up"), "--name", "first"), site.lab.shanty.home)
-    site.await_state(first, "running")
-    site.write("where.py", WHERE)
-    second = created(site(*words, line.format("where"), "--name", "second"), site.lab.shanty.home)
-    waits = site.await_state(second, "pending", patience=30)
-    assert waits["ended"] is None
-    job = (read_json(first.site) or {})["name"]
-    assert f"{job}|RUNNING" in "\n".join(site.cluster.jobs())
-    stopped = site("experiments", "stop", "--id", "first")
-    assert stopped.returncode == 0, stopped.stderr
-    site.await_state(second, "succeeded", patience=90)
 
 
 def test_what_a_queue_does_not_know(site: SlurmSite) -> None:
@@ -85,7 +54,7 @@ def test_what_a_queue_does_not_know(site: SlurmSite) -> None:
     words = (*words, "--masterCommand", "true", "--workerMachineType", "p2.xlarge")
     other = site(*words, "--masterMachineType", "c3.large")
     assert other.returncode == 2, other.stderr
-    assert "cannot be had together" in other.stderr
+    assert "not available together" in other.stderr
     other = site(*words, "--masterMachineType", "p2.xlarge", "--priority", "3")
     assert other.returncode == 2, other.stderr
     assert "given by slurm" in other.stderr

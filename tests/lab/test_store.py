@@ -1,20 +1,18 @@
-"""What shanty keeps on a host is damaged: noticed, said, and put there anew without a hand."""
+"""What shanty keeps on a host is damaged: noticed, said, and sent again by itself."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import LabHosts, lab_in
+from conftest import lab_in
 from site_runs import Site
-from test_prepare import in_environment, uv, wheel
 
+from gadgets import environment, install, wheel
 from shanty.runtime.rundir import read_json
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -27,22 +25,19 @@ print("sum", MPI.COMM_WORLD.allreduce(1), flush=True)
 
 
 @pytest.fixture(scope="module")
-def store_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
-    with lab_in(tmp_path_factory.mktemp("store"), 3) as found:
-        yield found
-
-
-@pytest.fixture
-def site(store_lab: LabHosts, tmp_path: Path) -> Site:
-    here = Site(store_lab, tmp_path / "work")
-    here.write("hello.py", HELLO)
-    works(here)
-    return here
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Runs on hosts that have all they need; each test leaves them so."""
+    folder = tmp_path_factory.mktemp("store")
+    with lab_in(folder, 3) as lab:
+        here = Site(lab, folder / "work")
+        here.write("hello.py", HELLO)
+        works(here)
+        yield here
 
 
 def works(site: Site, *words: str) -> str:
     """See that a run works; what it says beside the output."""
-    done = site(*RUN, *words, "hello.py", timeout=200)
+    done = site(*RUN, *(words or ("hello.py",)), timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 3") == 3
     return done.stderr
@@ -63,17 +58,14 @@ def flip(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize("how", ["gone", "emptied"])
-@pytest.mark.parametrize("host", ["lab1", "lab2"])
-def test_a_file_of_the_mpi(site: Site, host: str, how: str) -> None:
+def test_files_of_the_mpi(site: Site) -> None:
     for name in ("bin/prted", "lib/libmpi.so.40"):
-        path = stored(site, f"mpi/*/{name}", host)
-        if how == "gone":
-            path.unlink()
-        else:
-            path.write_bytes(b"")
+        stored(site, f"mpi/*/{name}", "lab1").unlink()
+        stored(site, f"mpi/*/{name}", "lab2").write_bytes(b"")
     said = works(site)
-    assert re.search(rf"{host}: Open MPI [\d. ]+ had been damaged there: \d+ files \(", said), said
+    for host in ("lab1", "lab2"):
+        found = re.search(rf"{host}: Open MPI [\d. ]+ had been damaged there: \d+ files \(", said)
+        assert found, said
     assert "damaged" not in works(site)
 
 
@@ -99,33 +91,29 @@ def test_doctor_finds_flipped_bits_and_mends_them(site: Site) -> None:
     works(site)
 
 
-@pytest.mark.parametrize("how", ["half of it gone", "cut short", "flipped"])
-def test_shanty_s_own_code(site: Site, how: str) -> None:
-    code = stored(site, "bundle/*/shanty/runtime")
-    if how == "half of it gone":
-        for path in list(code.rglob("*.py"))[::2]:
-            path.unlink()
-    elif how == "cut short":
-        path = code / "agent/node_agent.py"
-        path.write_bytes(path.read_bytes()[:1000])
-    else:
-        flip(code / "rpc/server.py")
+def test_shanty_s_own_code(site: Site) -> None:
+    """Half of it is missing, one file is cut short, bits of one are flipped."""
+    one, two, three = (stored(site, "bundle/*/shanty/runtime", host) for host in site.lab.hosts)
+    for path in list(one.rglob("*.py"))[::2]:
+        path.unlink()
+    cut = two / "node/node_agent.py"
+    cut.write_bytes(cut.read_bytes()[:1000])
+    flip(three / "rpc/server.py")
     said = works(site)
-    assert "lab2: shanty's own code had been damaged there; it was sent again (" in said
+    for host in site.lab.hosts:
+        assert f"{host}: shanty's own code had been damaged there; it was sent again (" in said
     assert "Traceback" not in said
     assert "damaged" not in works(site)
 
 
 def test_a_package_of_an_environment(site: Site, tmp_path: Path) -> None:
-    base = os.path.realpath(sys.executable)
-    subprocess.run([uv(), "venv", "--quiet", "--python", base, tmp_path / "env"], check=True)
-    python = str(tmp_path / "env/bin/python")
-    in_environment(Path(python), wheel(tmp_path / "gadgets", "1.0"))
-    site.write("hello.py", f"import gadget\n{HELLO}")
-    words = ("--python", python, "--env", "sync")
+    python = environment(tmp_path / "env")
+    install(python, wheel(tmp_path / "gadgets", "1.0"))
+    site.write("gadgets.py", f"import gadget\n{HELLO}")
+    words = ("--python", str(python), "--env", "sync", "gadgets.py")
     works(site, *words)
     stored(site, "env/*/lib/python3*/site-packages/gadget.py").unlink()
-    done = site(*RUN, *words, "hello.py")
+    done = site(*RUN, *words)
     assert done.returncode != 0
     failure = (read_json(site.last.status) or {})["failure"]
     assert "ModuleNotFoundError: No module named 'gadget'" in failure["why"]

@@ -1,4 +1,4 @@
-"""What every target does alike: this machine, hosts by ssh, Slurm, and one of the tests' own."""
+"""What every target does alike: this machine, hosts by ssh, Slurm, and two of the tests' own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +21,15 @@ from lab_engines import IMAGE_WORDS, containers_on, podman_on
 from site_runs import UP, Site
 from slurm_cluster import Cluster, SlurmSite, cluster_in, site_in
 
+import toy_target
 from engines import long_only
-from runs import wait_for
-from shanty.runtime import platform
+from rotation import today, variant
+from runs import LONG, vanish, wait_for
+from shanty.runtime import cleanup, platform
+from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import RunDir, read_json, write_json
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.sampled(1)]
 
 LOST_AFTER = 3600.0  # seconds: longer than any run may be without agents
 RANKS = 4
@@ -47,6 +50,7 @@ class Place:
     late: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     reason: str = "waits for a host: all are taken"
+    queue: str = "procs"  # the folder of the queue that gives hosts late
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.start(*words, done=True)
@@ -76,18 +80,20 @@ class Place:
             (self.entry(run) / "granted").touch()
 
     def entry(self, run: RunDir) -> Path:
-        return self.site.lab.shanty.home / "procs" / run.id
+        return self.site.lab.shanty.home / self.queue / run.id
 
     def is_queued(self, run: RunDir) -> bool:
         return self.entry(run).exists()
 
-    @contextmanager
-    def without_host(self, run: RunDir, host: str) -> Iterator[None]:
+    def without_host(self, run: RunDir, host: str) -> AbstractContextManager[None]:
         """A host of the run is gone."""
-        if self.late:
-            os.kill(int((self.entry(run) / f"{host}.pid").read_text()), signal.SIGKILL)
-            yield
-            return
+        if not self.late:
+            return self.cut(host)
+        os.kill(int((self.entry(run) / f"{host}.pid").read_text()), signal.SIGKILL)
+        return nullcontext()
+
+    @contextmanager
+    def cut(self, host: str) -> Iterator[None]:
         self.site.lab.do("cut", host)
         try:
             yield
@@ -102,7 +108,10 @@ class Place:
         platform.send(platform.marked("SHANTY_RUN_ID", run.id), signal.SIGKILL)
 
     def forget(self, run: RunDir) -> None:
-        """End what nobody else will."""
+        """End what nothing else ends; the run has left nothing on this machine."""
+        plan = read_plan(run)
+        assert plan is not None
+        vanish({*cleanup.folders(plan.scratch)})
         for file in self.entry(run).glob("*.pid") if self.late else ():
             os.kill(int(file.read_text()), signal.SIGKILL)
 
@@ -139,13 +148,8 @@ class SlurmPlace(Place):
     def is_queued(self, run: RunDir) -> bool:
         return run.id in self.cluster.slurm("squeue", "-h", "-o", "%k")
 
-    @contextmanager
-    def without_host(self, run: RunDir, host: str) -> Iterator[None]:
-        self.site.lab.do("cut", host)
-        try:
-            yield
-        finally:
-            self.site.lab.do("join", host)
+    def without_host(self, run: RunDir, host: str) -> AbstractContextManager[None]:
+        return self.cut(host)
 
     def kill_all(self, run: RunDir) -> None:
         platform.send(platform.marked("SHANTY_RUN_ID", run.id), signal.SIGKILL)
@@ -191,12 +195,6 @@ class KubePlace(Place):
     kube: Any = None
     reason: str = "its pods are being started; 0 of 2 run; no node for it"
 
-    @property
-    def admin(self) -> Any:
-        found = self.kube.cluster(self.kube.admin)
-        found.namespace = self.kube.cluster().namespace
-        return found
-
     def submit(self, *command: str) -> RunDir:
         self._label(None)
         run = super().submit("--node-selector", "shanty-test=yes", *command)
@@ -218,31 +216,46 @@ class KubePlace(Place):
         self.hosts[:] = [name for _, name in nodes()]
 
     def _label(self, value: str | None) -> None:
-        for node in self.admin.call("GET", "/api/v1/nodes")["items"]:
+        for node in self.kube.by_admin.call("GET", "/api/v1/nodes")["items"]:
             change = {"metadata": {"labels": {"shanty-test": value}}}
             path = f"/api/v1/nodes/{node['metadata']['name']}"
-            self.admin.call("PATCH", path, change, kind="application/merge-patch+json")
+            self.kube.by_admin.call("PATCH", path, change, kind="application/merge-patch+json")
 
     def is_queued(self, run: RunDir) -> bool:
         return "jobs" in self.kube.left(run)
 
-    @contextmanager
-    def without_host(self, run: RunDir, host: str) -> Iterator[None]:
-        self.admin.call("DELETE", self.admin.path("pods", host))
-        yield
+    def without_host(self, run: RunDir, host: str) -> AbstractContextManager[None]:
+        self.kube.take_away(host)
+        return nullcontext()
 
     def kill_all(self, run: RunDir) -> None:
         watcher = (read_json(run.path / "watcher.json") or {})["watcher"]["pid"]
         os.kill(watcher, signal.SIGKILL)
-        path = self.admin.path("jobs", f"shanty-{run.id}", "apis/batch/v1")
-        self.admin.call("DELETE", path, {"propagationPolicy": "Background"})
+        path = self.kube.by_admin.path("jobs", f"shanty-{run.id}", "apis/batch/v1")
+        self.kube.by_admin.call("DELETE", path, {"propagationPolicy": "Background"})
         wait_for(lambda: not self.kube.left(run), 90, "the run is still there")
 
     def forget(self, run: RunDir) -> None:
         """Nobody else has anything of it."""
 
 
-@pytest.fixture(params=["local", "ssh", "ssh-image", "procs", "slurm", "slurm-image", "k8s"])
+# A worker of pytest-xdist has those that share a lab, so that the labs are up at the same time.
+LABS = {"local": "here", "procs": "here", "toy": "here", "k8s": "k8s", "ssh": "ssh",
+        "ssh-image": "ssh", "slurm": "slurm", "slurm-image": "slurm"}  # fmt: skip
+# Of each of these, the short form has one target, another each day.
+TURNS = (("local", "procs", "toy"), ("ssh", "slurm", "ssh-image", "slurm-image"), ("k8s",))
+
+
+def _places() -> list[Any]:
+    """The targets that have their turn."""
+    return [
+        pytest.param(name, marks=pytest.mark.xdist_group(LABS[name]))
+        for names in TURNS
+        for name in (names if LONG else [variant("targets", names, 1, today())])
+    ]
+
+
+@pytest.fixture(params=_places())
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each target; afterwards nothing of its runs is there."""
     if request.param == "k8s":
@@ -266,6 +279,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             request.getfixturevalue("podman_hosts")
             words += IMAGE_WORDS
         here = Place(site, words, ["lab1", "lab2", "lab3"])
+    elif request.param == "toy":
+        path = os.pathsep.join(toy_target.package(tmp_path / "package"))
+        words = ["--on", "toy", "--toy-colour", "red", "--toy-room", str(RANKS), "-n", str(RANKS)]
+        reason = "waits for a host: red ones are taken"
+        hosts = [os.uname().nodename]
+        here = Place(site, words, hosts, True, {"PYTHONPATH": path}, reason, "toy")
     else:
         info = tmp_path / "package" / "procs-1.dist-info"
         info.mkdir(parents=True)
@@ -302,15 +321,12 @@ def _on_slurm(cluster: Cluster, tmp_path: Path, more: list[str]) -> Iterator[Pla
         yield SlurmPlace(site, words, cluster.nodes[:2], True)
 
 
-def test_a_dry_run_puts_nothing_anywhere(place: Place) -> None:
+def test_a_run_is_tried_waits_runs_and_is_stopped(place: Place) -> None:
     before = set(place.site.lab.shanty.home.glob("runs/*"))
     done = place("run", "--dry-run", *place.words, "up.py")
     assert done.returncode == 0, done.stderr
     assert "up.py" in done.stdout
     assert set(place.site.lab.shanty.home.glob("runs/*")) == before
-
-
-def test_a_run_waits_runs_and_is_stopped(place: Place) -> None:
     run = place.submit("up.py")
     if place.late:
         status = read_json(run.status) or {}
@@ -374,6 +390,7 @@ def test_what_nobody_knows_of_is_lost(place: Place) -> None:
 
 
 @long_only
+@pytest.mark.xdist_group("slurm")
 def test_an_image_in_a_job_of_ones_own(
     cluster: Cluster, podman_nodes: None, tmp_path: Path
 ) -> None:

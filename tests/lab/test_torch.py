@@ -10,13 +10,16 @@ import pytest
 from conftest import LabHosts
 from site_runs import Site
 
+from launches import all_passed
 from runs import WORKERS
-from torch_runs import checks
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
-SCRIPTS = ("harness.py", "torch_collectives.py", "torch_ways.py", "torch_mistakes.py")
+SCRIPTS = (
+    *("checks.py", "run_checks.py", "on_distributed.py"),
+    *("torch_collectives.py", "torch_ways.py", "torch_mistakes.py"),
+)
 
 
 @pytest.fixture
@@ -27,17 +30,14 @@ def site(lab: LabHosts, tmp_path: Path) -> Iterator[Site]:
     yield here
 
 
-@pytest.mark.parametrize("script", ["torch_collectives.py", "torch_ways.py"])
-def test_calls(site: Site, flavour: str, script: str) -> None:
+def test_calls(site: Site, flavour: str) -> None:
     place = ("--on", "lab", "--mpi", flavour, "-n", "3", "--ppn", "1")
-    done = site("run", "-q", *place, script, timeout=200)
-    for name in checks(script):
-        assert f"ok {name}\n" in done.stdout, f"{done.stdout}\n{done.stderr}"
-    assert done.returncode == 0, done.stderr
+    words = ("run_checks.py", "distributed", "torch_collectives,torch_ways")
+    done = site("run", "-q", *place, *words, timeout=250)
+    all_passed(done, "torch_collectives.py", "torch_ways.py")
 
 
 def test_mismatches(site: Site) -> None:
     place = ("--on", "lab", "-n", "3", "--ppn", "1", "-e", "SHANTY_CHECK=1")
     done = site("run", "-q", *place, "torch_mistakes.py", timeout=200)
-    for name in checks("torch_mistakes.py"):
-        assert f"ok {name}\n" in done.stdout, f"{done.stdout}\n{done.stderr}"
+    all_passed(done, "torch_mistakes.py")

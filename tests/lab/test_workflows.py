@@ -9,7 +9,7 @@ from conftest import LabHosts
 from site_runs import Site
 
 import workflow_runs
-from torch_runs import LONG
+from launches import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400), LONG]
 

@@ -12,8 +12,8 @@ from site_runs import Site
 
 import fashion
 import rabit_runs
+from launches import LONG
 from runs import FLAVOURS, WORKERS
-from torch_runs import LONG
 
 pytestmark = [rabit_runs.NEEDS, pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -9,7 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from runs import Shanty, flavour, mpi_folder, thin, traces, vanish, wait_for
+from launches import Launches
+from rotation import thin
+from runs import Shanty, flavour, mpi_folder, traces, vanish, wait_for
 
 __all__ = ["flavour", "shanty"]
 _MEMORY = Path("/sys/fs/cgroup/memory")  # control groups, version 1
@@ -35,6 +37,12 @@ def shanty(tmp_path: Path) -> Iterator[Shanty]:
             os.kill(entry.pid, 9)
         program.sweep()  # the next test is not to find it
         raise
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    """The launches of worker scripts that the tests of a module share."""
+    return Launches(tmp_path_factory.mktemp("launches"))
 
 
 @pytest.fixture
@@ -76,7 +84,7 @@ def _removed(group: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share launches are for one worker of pytest-xdist."""
-    thin(items, Path(__file__).parent)
+    thin(items, Path(__file__).parent, parameters=3)
     for item in items:
         here = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
         if here and "launches" in item.fixturenames:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from environments import ALONE, ALONE_LARGE, MLX, environment
+from launches import LONG
 from runs import Shanty
 from shanty.runtime.rundir import RunDir
-from torch_runs import LONG
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled(12)]  # each is a launch of its own
 
 WITHIN = 10.0  # seconds from the first training step to the word
 

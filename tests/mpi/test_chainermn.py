@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from environments import CHAINER, environment
+from launches import LONG
 from runs import Shanty, wait_for
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.xdist_group("chainermn")]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 
 pytest.importorskip("numpy")
 
-from torch_runs import SOURCE, WORKERS, bare, checks, environment, passed
+from launches import SOURCE, WORKERS, alone, bare, checks, passed
 
 SCRIPT = "collectives_numpy.py"
 RUNS = cache(bare)
@@ -35,7 +33,5 @@ def test_every_module_loads_without_a_framework() -> None:
         "import no_frameworks, mpi4py; mpi4py.rc.initialize = False\n"
         f"from shanty.collectives import {', '.join(modules)}\n"
     )
-    env = environment(PYTHONPATH=f"{SOURCE}{os.pathsep}{WORKERS}")
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+    done = alone(code, PYTHONPATH=f"{SOURCE}{os.pathsep}{WORKERS}")
     assert done.returncode == 0, done.stderr

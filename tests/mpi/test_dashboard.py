@@ -20,9 +20,9 @@ import pytest
 
 from dashboards import Client
 from environments import SCHEMATHESIS, environment
+from launches import LONG
 from runs import Shanty, wait_for
 from shanty.runtime.rundir import RunDir
-from torch_runs import LONG
 
 FALLS = """
 import os, shanty, time

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from launches import LONG
 from runs import WORKERS, Shanty
-from torch_runs import LONG
 
 pytestmark = pytest.mark.mpi
 LINE = WORKERS / "dmlc_line.py"
@@ -56,7 +56,7 @@ def test_a_line_with_many_options(shanty: Shanty, flavour: str) -> None:
     done = shanty("run", "--mpi", flavour, "--", "dmlc-submit", *options.split(), "python", LINE)
     check(done, 2, more=" DMLC_WORKER_CORES=1 DMLC_WORKER_MEMORY_MB=16 WORD_A=a,b WORD_B=c")
     assert done.stderr.count("left out of this dmlc-submit line") == 1
-    assert "--num-servers 1 (there is no parameter server" in done.stderr
+    assert "--num-servers 1 (the ranks talk to each other" in done.stderr
     log = (shanty.folder / "log.txt").read_text().splitlines()
     assert [line[:12] for line in sorted(log) if "world" in line] == ["[0] world 3", "[1] world 3"]
     assert len(log) == 4
@@ -72,20 +72,6 @@ def test_it_is_called_deep_inside_a_script(shanty: Shanty, flavour: str) -> None
     done = shanty("run", "-q", "--", "dmlc-submit", "--num-workers", "0", "true")
     assert done.returncode == 2
     assert "--num-workers must be at least 1, not 0" in done.stderr
-
-
-STARTERS = ("horovodrun", "mlx.launch", "dmlc-submit")
-
-
-def test_a_rank_calls_it(shanty: Shanty, flavour: str) -> None:
-    """It says what to do, as others do that start ranks; one that is installed could be meant."""
-    (shanty.folder / "x.sh").write_text("".join(f"{name}\n" for name in STARTERS))
-    words = ["-q", "--mpi", flavour, "-n", 1, "bash", "x.sh"]
-    done = shanty("run", *words)
-    assert done.returncode == 2, done.stderr
-    for name in STARTERS:
-        assert f"shanty: {name}: this is a rank of a run, and {name} starts ranks" in done.stderr
-    assert "its line: shanty run --raw bash x.sh" in done.stderr
 
 
 def test_the_output_goes_to_a_log_file_as_well(shanty: Shanty) -> None:
@@ -198,18 +184,3 @@ def test_what_can_be_done_with_a_model(configured: Shanty) -> None:
     text = (folder / "d.txt").read_text()
     assert text.count("booster[") == 5
     assert "cover=" in text
-
-
-def test_a_configuration_that_is_wrong(configured: Shanty) -> None:
-    shanty, folder = configured, configured.folder
-    (folder / "mushroom.conf").write_text(CONFIGURATION + "max_dept = 4\n")
-    line = ["dmlc-submit", "-q", "-n", "2", "xgboost", "mushroom.conf"]
-    done = shanty(*line)
-    assert done.returncode == 2
-    where = f"mushroom.conf:{len(CONFIGURATION.splitlines()) + 1}"
-    assert f"{where}: max_dept = 4: there is no such parameter; did you mean" in done.stderr
-    (folder / "mushroom.conf").write_text(CONFIGURATION)
-    done = shanty(*line, "data=none.txt")
-    assert done.returncode == 1
-    assert "none.txt" in done.stderr
-    assert "Traceback" not in done.stderr

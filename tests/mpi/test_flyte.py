@@ -15,11 +15,11 @@ import pytest
 
 import environments
 from flyte_runs import TASKS, Done, environ, flyte, manifest, outputs, served, value
+from launches import LONG
 from runs import WORKERS, Shanty
 from shanty.launch.kubernetes import mpijob
 from shanty.runtime.rundir import read_json
 from shanty.runtime.spec import Raw
-from torch_runs import LONG
 
 pytestmark = [
     pytest.mark.mpi,
@@ -246,6 +246,17 @@ def test_the_plugins_own_line(
     made = outputs(task, data)
     assert least <= float(made["o0"]) <= most
     assert "o1" not in made or Path(made["o1"]).is_file()
+
+
+@LONG
+def test_a_bug_by_the_plugins_own_line(shanty: Shanty) -> None:
+    shutil.copy(WORKERS / TASKS, shanty.folder)
+    python, data = environments.flyte(), shanty.folder / "data"
+    file = shanty.folder / "job.json"
+    file.write_text(manifest("has_a_bug", {"log": f"{data}/log"}, data, "img:1", str(python)))
+    done = ended(shanty, file)
+    assert done.returncode == 1, done.stderr
+    assert "ValueError: a bug" in done.stdout + done.stderr
 
 
 @LONG

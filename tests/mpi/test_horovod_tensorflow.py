@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import environments
+from launches import LONG
 from runs import WORKERS, Shanty
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.xdist_group("environment")]
 

@@ -9,23 +9,19 @@ from typing import NamedTuple
 import pytest
 
 from chrome_trace import lanes, read
-from torch_runs import FLAVOURS, checks, launch, passed, run
+from launches import FLAVOURS, Done, Launches, launch, run, told
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(120)]
 
-ERROR = re.compile(r"rank (\d): ([\d.]+) s: (\w+): (.*)")
 BOUND = 30  # seconds, also on a busy machine
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_mistakes_after_which_it_goes_on(flavour: str, tmp_path: Path) -> None:
-    done = run(tmp_path, flavour, 3, "hvd_mistakes.py", **DYNAMIC)
-    for name in checks("hvd_mistakes.py"):
-        passed(done, name)
-    assert done.returncode == 0, done.stderr
+def test_mistakes_after_which_it_goes_on(launches: Launches, flavour: str) -> None:
+    launches.check(flavour, 3, "torch", "mistakes", "hvd_mistakes", **DYNAMIC)
 
 
 class Expected(NamedTuple):
@@ -63,27 +59,19 @@ def test_ranks_that_do_not_come(mistake: str) -> None:
     expected = FATAL[mistake]
     count = str(len(expected.ranks))
     done = launch(3, "hvd_fatal.py", mistake, count, **expected.environment)
-    errors(done.stdout + done.stderr, expected)
-    assert done.returncode != 0
+    errors(done, expected)
     for word in expected.warning:
         assert re.search(word, done.stderr), done.stderr
 
 
-def errors(output: str, expected: Expected) -> None:
-    """These ranks, and no others, have told an error with these words, and in time."""
-    found = {int(m[1]): m for m in map(ERROR.search, output.splitlines()) if m}
-    assert tuple(sorted(found)) == expected.ranks, output
-    for match in found.values():
-        assert match[3] == "HorovodInternalError", match[0]
-        assert float(match[2]) < BOUND, match[0]
-        assert all(re.search(word, match[4]) for word in expected.words), match[0]
+def errors(done: Done, expected: Expected) -> None:
+    told(done, expected.ranks, *expected.words, kind="HorovodInternalError", bound=BOUND)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_rank_that_ends_its_script_on_every_mpi(flavour: str, tmp_path: Path) -> None:
     done = run(tmp_path, flavour, 3, "hvd_fatal.py", "exits", "2")
-    errors(done.stdout + done.stderr, FATAL["exits"])
-    assert done.returncode != 0
+    errors(done, FATAL["exits"])
 
 
 def test_a_rank_that_is_only_late() -> None:
@@ -94,13 +82,6 @@ def test_a_rank_that_is_only_late() -> None:
     assert done.stdout.count("is through") == 3, done.stdout
     assert re.search(r"late\.grad", done.stderr), done.stderr
     assert re.search(r"\b1\b", done.stderr), done.stderr
-
-
-def test_no_warning_where_it_is_switched_off() -> None:
-    off = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_CHECK_DISABLE": "1"}
-    done = launch(3, "hvd_fatal.py", "comes_after_the_warning", "0", **off)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "late.grad" not in done.stderr
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import environments
+from launches import FLAVOURS, LONG, Launches, alone
 from runs import Shanty
-from torch_runs import FLAVOURS, LONG, Launches, checks, environment, passed
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 CALLS = (
-    *("hvd_reductions.py", "hvd_moves.py", "hvd_gradients.py", "hvd_functions.py"),
-    *("hvd_sets.py", "hvd_fusion.py"),
+    *("reductions", "hvd_reductions", "moves", "hvd_moves", "gradients", "hvd_gradients"),
+    *("hvd_functions", "hvd_sets", "hvd_fusion"),
 )
 OFTEN = [*((flavour, 2) for flavour in FLAVOURS), ("openmpi5", 4)]
 MORE = [(flavour, 4) for flavour in FLAVOURS]
-
-
-@pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
-    return Launches(tmp_path_factory.mktemp("hvd"))
 
 
 @pytest.mark.parametrize(
@@ -33,56 +26,22 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
     [*OFTEN, *(pytest.param(*each, marks=LONG) for each in MORE if each not in OFTEN)],
 )
 def test_every_call(launches: Launches, flavour: str, ranks: int) -> None:
-    done = launches.once(flavour, ranks, "hvd_ops.py")
-    for name in (name for script in CALLS for name in checks(script)):
-        passed(done, name)
-    assert done.returncode == 0, done.stderr
+    launches.check(flavour, ranks, "torch", *CALLS)
 
 
-def alone(
-    code: str, python: str | Path = sys.executable, **extra: str
-) -> subprocess.CompletedProcess[str]:
-    """Run some Python as one plain process."""
-    env = environment(OMPI_MCA_btl="self", **extra)
-    return subprocess.run(
-        [python, "-c", code],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+TWICE = """
+import mpi4py; mpi4py.rc.initialize = False
+import torch, shanty.torch as hvd
+for _ in range(2):
+    hvd.init()
+    print(hvd.size(), hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist())
+    hvd.shutdown()
+"""
 
 
-INIT = "import torch, shanty.torch as hvd; hvd.init(); "
-USE = "print(hvd.size(), hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist())"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        INIT + USE,
-        INIT + USE + "; hvd.shutdown()",
-        INIT + "hvd.shutdown(); hvd.init(); " + USE,
-        "import mpi4py; mpi4py.rc.initialize = False; " + INIT + USE,
-    ],
-    ids=["left open", "shut down", "begun again", "MPI started by it"],
-)
-def test_a_world_of_one(code: str) -> None:
-    done = alone(code)
-    assert (done.returncode, done.stdout) == (0, "1 [1.0, 1.0]\n"), done.stderr
-
-
-def test_too_low_thread_level() -> None:
-    done = alone("import mpi4py; mpi4py.rc.thread_level = 'serialized'; " + INIT)
-    assert done.returncode != 0
-    assert "MPI_THREAD_MULTIPLE" in done.stderr
-
-
-def test_contradicting_world_size() -> None:
-    done = alone(INIT, WORLD_SIZE="2", RANK="0")
-    assert done.returncode != 0
-    assert "MPI reports a world of 1, but WORLD_SIZE=2" in done.stderr
+def test_a_world_of_one() -> None:
+    done = alone(TWICE)
+    assert (done.returncode, done.stdout) == (0, 2 * "1 [1.0, 1.0]\n"), done.stderr
 
 
 CYCLES = """
@@ -107,20 +66,20 @@ INTERRUPTED = """
 import torch, shanty.torch as hvd
 from shanty.collectives import process_sets
 hvd.init()
-controller = process_sets.controllers[0]
+negotiator = process_sets.negotiators[0]
 def interrupt():
     raise KeyboardInterrupt
-controller._advance = interrupt
+negotiator._advance = interrupt
 try:
     hvd.allreduce_(torch.ones(2), name="x")
 except KeyboardInterrupt:
-    del controller._advance
-controller.drive = lambda _: None  # only the controller's own thread goes on
+    del negotiator._advance
+negotiator.drive = lambda _: None  # only the negotiator's own thread goes on
 print(hvd.allreduce_(torch.ones(2), name="y", op=hvd.Sum).tolist())
 """
 
 
-def test_an_interrupted_wait_leaves_the_controller_running() -> None:
+def test_an_interrupted_wait_leaves_the_negotiator_running() -> None:
     done = alone(INTERRUPTED)
     assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chrome_trace import lanes, nested, read
-from torch_runs import checks, launch, passed
+from launches import Launches
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.mpi
@@ -19,14 +19,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stderr(folder: Path) -> str:
+def stderr(launches: Launches, folder: Path) -> str:
     """What a run said that has left its timelines in `folder`."""
     start = {"HOROVOD_TIMELINE": str(folder / "start.json")}
-    done = launch(2, "hvd_timeline.py", str(folder), **start)
-    for name in checks("hvd_timeline.py"):
-        passed(done, name)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    words = ("openmpi5", 2, "torch", "hvd_timeline")
+    return launches.check(*words, arguments=[str(folder)], **start).stderr
 
 
 @pytest.mark.usefixtures("stderr")

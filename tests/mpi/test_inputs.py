@@ -63,4 +63,4 @@ def test_those_of_an_outer_run_are_not_taken(shanty: Shanty) -> None:
 def test_a_folder_that_is_not_there(shanty: Shanty) -> None:
     done = shanty("run", "--inputs", "none", shanty.script(READ))
     assert done.returncode == 2
-    assert "there is no folder" in done.stderr
+    assert "folder not found" in done.stderr

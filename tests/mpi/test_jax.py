@@ -30,6 +30,7 @@ def said(out: str) -> list[str]:
     return sorted(line for line in out.splitlines() if "[Gloo]" not in line)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_jax(shanty: Shanty, jax: Path, flavour: str, ranks: int) -> None:
     done = shanty(
@@ -50,6 +51,7 @@ def test_a_users_line(shanty: Shanty, jax: Path, flavour: str) -> None:
     assert said(done.stdout) == ["[0] 0 of 2", "[1] 1 of 2"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("arguments", "variables"),
     [

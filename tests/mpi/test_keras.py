@@ -1,14 +1,8 @@
-"""Horovod's API for Keras 3 on TensorFlow, JAX and PyTorch, and for Keras 2: real trainings.
-
-A backend takes longer to load than most checks, so a script holds many; it prints `ok NAME` for
-each, and every test looks for its own.
-"""
+"""Horovod's API for Keras 3 on TensorFlow, JAX and PyTorch, and for Keras 2: real trainings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +10,8 @@ import pytest
 
 import environments
 import runs
+from launches import LONG, Done, Launches, told
 from runs import FLAVOURS, WORKERS, Shanty
-from torch_runs import LONG, Done, checks, passed, run
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -29,16 +23,14 @@ pytestmark = [
 ]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "horovod"
-PARTS = ("exact", "callbacks", "optimizer")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-# What each Keras is asked for by, and which parts are run where time is short.
-KINDS = {
-    "tensorflow": ({"KERAS_BACKEND": "tensorflow"}, ("optimizer",)),
-    "jax": ({"KERAS_BACKEND": "jax"}, ()),
-    "torch": ({"KERAS_BACKEND": "torch"}, ()),
-    "keras2": ({"TF_USE_LEGACY_KERAS": "1"}, ()),
-    "keras2.15": ({}, ()),
+KINDS: dict[str, dict[str, str]] = {  # what each Keras is asked for by
+    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
+    "jax": {"KERAS_BACKEND": "jax"},
+    "torch": {"KERAS_BACKEND": "torch"},
+    "keras2": {"TF_USE_LEGACY_KERAS": "1"},
+    "keras2.15": {},
 }
 
 
@@ -49,57 +41,29 @@ def interpreter(kind: str) -> Path:
     return environments.tensorflow()
 
 
-Launch = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def run(launches: Launches, kind: str, script: str, *words: str, **more: str) -> Done:
     """Run a script on 2 ranks of an interpreter."""
-    home = tmp_path_factory.mktemp("home")
-
-    def start(
-        kind: str, script: Path | str, *words: str, flavour: str = "openmpi5", **env: str
-    ) -> Done:
-        chosen = {**QUIET, **KINDS[kind][0], **env}
-        options = ["--python", str(interpreter(kind))]
-        return run(home, flavour, 2, str(script), *words, options=options, **chosen)
-
-    return start
+    chosen = {**QUIET, **KINDS[kind], **more}
+    return launches.once("openmpi5", 2, script, *words, python=interpreter(kind), **chosen)
 
 
-@pytest.fixture(scope="module")
-def launches(launch: Launch) -> Launch:
-    """All checks of a Keras, run once each."""
-
-    @cache
-    def once(kind: str, flavour: str = "openmpi5") -> Done:
-        parts = PARTS if runs.LONG else KINDS[kind][1]
-        kept = {"SHANTY_TEST_LONG": "1"} if runs.LONG else {}
-        return launch(kind, "keras_all.py", *parts, flavour=flavour, **DYNAMIC, **kept)
-
-    return once
+def check(launches: Launches, kind: str, mpi: str, share: int = 1) -> None:
+    long = {"SHANTY_TEST_LONG": "1"} if runs.LONG else {}
+    how = {"python": interpreter(kind), "share": share, **QUIET, **KINDS[kind], **DYNAMIC, **long}
+    launches.check(mpi, 2, "keras", "keras_exact", "keras_callbacks", "keras_optimizer", **how)
 
 
-def every_check() -> list[object]:
-    found: list[object] = []
-    for kind, (_, short) in KINDS.items():
-        for part in PARTS:
-            for name in checks(f"keras_{part}.py"):
-                marks = [] if part in short else [LONG]
-                found.append(pytest.param(kind, name, marks=marks, id=f"{kind}-{name[6:]}"))
-    return found
-
-
-@pytest.mark.parametrize(("kind", "name"), every_check())
-def test_check(launches: Launch, kind: str, name: str) -> None:
-    passed(launches(kind), name)
+def test_checks(launches: Launches) -> None:
+    check(launches, "tensorflow", "openmpi5", share=5)
 
 
 @LONG
-@pytest.mark.parametrize("mpi", [each for each in FLAVOURS if each != "openmpi5"])
-def test_on_every_mpi(launches: Launch, mpi: str) -> None:
-    done = launches("tensorflow", mpi)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize(
+    ("kind", "mpi"),
+    [*((kind, "openmpi5") for kind in KINDS), *(("tensorflow", mpi) for mpi in FLAVOURS[1:])],
+)
+def test_every_check(launches: Launches, kind: str, mpi: str) -> None:
+    check(launches, kind, mpi)
 
 
 class Mistake(NamedTuple):
@@ -118,32 +82,26 @@ MISTAKES = {
     "not_built": Mistake((0, 1), "ValueError", ("Model must be built first",)),
     "passes_after_it_was_built": Mistake((0, 1), "ValueError", ("has been built",)),
 }
-TOLD = re.compile(r"rank (\d): ([\d.]+) s: (\w+): (.*)")
 
 
 @LONG
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(launch: Launch, kind: str, name: str) -> None:
+def test_mistakes(launches: Launches, kind: str, name: str) -> None:
     if name.startswith("passes") and kind.startswith("keras2"):
         pytest.skip("there it works")
     expected = MISTAKES[name]
-    done = launch(kind, "keras_fatal.py", name, **SHUTDOWN)
-    found = {int(match[1]): match for match in map(TOLD.search, done.stdout.splitlines()) if match}
-    assert tuple(sorted(found)) == expected.ranks, done.stdout + done.stderr
-    for match in found.values():
-        assert float(match[2]) < 60, match[0]
-        assert expected.error in match[3], match[0]
-        assert all(re.search(word, match[4]) for word in expected.words), match[0]
-    assert done.returncode != 0
+    count = str(len(expected.ranks))
+    done = run(launches, kind, "keras_fatal.py", name, count, **SHUTDOWN)
+    told(done, expected.ranks, *expected.words, kind=expected.error)
 
 
 @LONG
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("name", ["raises", "other_model"])
-def test_why_it_failed(launch: Launch, kind: str, name: str) -> None:
+def test_why_it_failed(launches: Launches, kind: str, name: str) -> None:
     """One readable line; the others do not wait."""
-    done = launch(kind, "keras_fatal.py", name, **SHUTDOWN, RAISED="1")
+    done = run(launches, kind, "keras_fatal.py", name, **SHUTDOWN, RAISED="1")
     assert done.returncode == 1, done.stdout + done.stderr
     words = {"raises": "ArithmeticError: deliberate", "other_model": "HorovodInternalError: "}
     assert f"  why: {words[name]}" in done.stderr, done.stderr
@@ -151,13 +109,13 @@ def test_why_it_failed(launch: Launch, kind: str, name: str) -> None:
 
 @LONG
 @pytest.mark.parametrize("kind", ["tensorflow", "keras2", "keras2.15"])
-def test_killed_and_run_again(launch: Launch, kind: str) -> None:
-    unharmed = launch(kind, "keras_elastic.py", "0")
+def test_killed_and_run_again(launches: Launches, kind: str) -> None:
+    unharmed = run(launches, kind, "keras_elastic.py", "0")
     assert unharmed.returncode == 0, unharmed.stdout + unharmed.stderr
-    killed = launch(kind, "keras_elastic.py", "4")
+    killed = run(launches, kind, "keras_elastic.py", "4")
     assert killed.returncode == 9, killed.stdout + killed.stderr
     assert "begins at 0 0" in killed.stdout
-    again = launch(kind, "keras_elastic.py", "4", UNHARMED="1")
+    again = run(launches, kind, "keras_elastic.py", "4", UNHARMED="1")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "begins at 4 56" in again.stdout, again.stdout
     assert "goes on from the commit of" in again.stderr
@@ -191,7 +149,7 @@ def test_unchanged_scripts(shanty: Shanty, name: str, kind: str) -> None:
         options = ["--tf1"] if name.startswith("tf1") else []
         done = shanty(
             "run", "-q", *options, "-n", ranks, "--python", interpreter(kind),
-            EXAMPLES / f"{name}.py", timeout=240, env={**QUIET, **KINDS[kind][0]},
+            EXAMPLES / f"{name}.py", timeout=240, env={**QUIET, **KINDS[kind]},
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         found = re.findall(r"accuracy (\d\.\d+)$", done.stdout, re.MULTILINE)

@@ -39,11 +39,6 @@ def test_a_tutorials_line(shanty, flavour, file, as_one_string):
     check(run_line(shanty, flavour, *([line] if as_one_string else line.split())), 3)
 
 
-def test_the_short_line(shanty, flavour):
-    line = f"mpirun --allow-run-as-root -np 2 --hostfile /generated/hostfile python {SCRIPT}"
-    check(run_line(shanty, flavour, *line.split()), 2)
-
-
 def test_a_host_file_variable_that_was_empty(shanty, flavour):
     line = f"mpirun -np 2 --hostfile -bind-to none python {SCRIPT}"
     done = run_line(shanty, flavour, *line.split())

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from runs import Shanty, wait_for
+from runs import LONG, Shanty, wait_for
 from shanty.runtime.rundir import RunDir, read_json, read_lines
 
 pytestmark = [pytest.mark.mpi, pytest.mark.xdist_group("machines")]
 
+SCHEDULER = "shanty.launch.scheduler.scheduler"
 SCRIPT = """
 import pathlib, sys, time
 print("begins", flush=True)
@@ -77,58 +78,49 @@ def test_they_wait_in_a_queue(queue: Queue) -> None:
     assert f"{later[0].id} waits: for machines" in listed.stdout
     shown = queue.shanty("machines", "show", "here")
     assert first.id in shown.stdout
-    queue.open("first")
-    for run in (first, *later):
-        queue.until(run, "succeeded")
-    assert begun(later[1]) < begun(later[0]) < begun(later[2])
-    assert all(run.rank_log(0).read_bytes().count(b"begins") == 1 for run in later)
-    wait_for(
-        lambda: not queue.processes("shanty.launch.scheduler"), 20, "the scheduler stays for ever"
-    )
-
-
-def test_one_is_stopped_while_it_waits(queue: Queue) -> None:
-    first = queue.submit(gate="first")
-    queue.until(first, "running")
     waiting = queue.submit()
     stopped = queue.shanty("stop", waiting.id)
     assert stopped.returncode == 0, stopped.stderr
     assert status(waiting)["state"] == "stopped"
     queue.open("first")
-    queue.until(first, "succeeded")
-    after = queue.submit()
-    queue.until(after, "succeeded")
+    for run in (first, *later):
+        queue.until(run, "succeeded")
     assert not waiting.rank_log(0).exists()
+    assert begun(later[1]) < begun(later[0]) < begun(later[2])
+    assert all(run.rank_log(0).read_bytes().count(b"begins") == 1 for run in later)
+    wait_for(lambda: not queue.processes(SCHEDULER), 20, "the scheduler stays for ever")
 
 
-def test_runs_outside_of_the_queue_count(queue: Queue) -> None:
-    with_nothing = queue.shanty.start("run", "-q", "-n", "1", "script.py", "outside")
+def test_who_shares(queue: Queue) -> None:
+    """Runs outside of the queue count; a run that does not share waits for all others; a run whose
+    type is removed fails."""
+    outside = queue.shanty.start("run", "-q", "-n", "1", "script.py", "outside")
     try:
         wait_for(lambda: queue.shanty.status().get("state") == "running")
-        waiting = queue.submit()
-        wait_for(lambda: "0 of 1 free" in status(waiting)["reason"])
+        sharing = queue.submit("--share", gate="sharing")
+        wait_for(lambda: "0 of 1 free" in status(sharing)["reason"])
         queue.open("outside")
-        queue.until(waiting, "succeeded")
+        queue.until(sharing, "running")
+        alone = queue.submit(gate="alone")
+        wait_for(lambda: "0 of 1 free" in status(alone)["reason"])
+        beside = queue.submit("--share")
+        queue.open("sharing")
+        queue.until(alone, "running")
+        wait_for(lambda: "0 of 1 free" in status(beside)["reason"])
+        queue.shanty("machines", "remove", "here")
+        queue.until(beside, "failed")
+        assert "machine type 'here' not found" in status(beside)["failure"]["what"]
+        queue.open("alone")
+        queue.until(alone, "succeeded")
     finally:
         queue.open("outside")
-        with_nothing.communicate(timeout=30)
+        outside.communicate(timeout=30)
 
 
-def test_sharing(queue: Queue) -> None:
-    first = queue.submit("--share", gate="first")
-    queue.until(first, "running")
-    alone = queue.submit(gate="alone")
-    wait_for(lambda: "0 of 1 free" in status(alone)["reason"])
-    queue.open("first")
-    queue.until(alone, "running")
-    queue.open("alone")
-    queue.until(alone, "succeeded")
-
-
-@pytest.mark.parametrize("module", ["shanty.launch.scheduler", "shanty.launch.scheduler.starter"])
+@pytest.mark.parametrize("module", [SCHEDULER, "shanty.launch.scheduler.starter"])
 def test_what_serves_the_queue_is_killed(queue: Queue, module: str) -> None:
     """At every stage that can be caught: each run is started once all the same."""
-    for _ in range(3):
+    for _ in range(6 if LONG else 2):
         run = queue.submit()
         wait_for(lambda: queue.processes(module) or status(run)["state"] == "succeeded", 30)  # noqa: B023
         for pid in queue.processes(module):
@@ -159,17 +151,6 @@ def test_what_cannot_be(queue: Queue) -> None:
     assert unknown.returncode == 66
     assert "known are here" in unknown.stderr
     assert not list((queue.shanty.home / "runs").glob("*"))
-
-
-def test_a_type_is_removed_while_a_run_waits(queue: Queue) -> None:
-    first = queue.submit(gate="first")
-    queue.until(first, "running")
-    waiting = queue.submit()
-    queue.shanty("machines", "remove", "here")
-    queue.until(waiting, "failed")
-    assert "no machine type 'here'" in status(waiting)["failure"]["what"]
-    queue.open("first")
-    queue.until(first, "succeeded")
 
 
 def test_the_command_is_killed(queue: Queue) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from environments import POOLS, PROGRAMS, environment
+from launches import LONG
 from runs import Shanty
-from torch_runs import LONG
 
 pytestmark = [
     pytest.mark.sampled,

@@ -48,10 +48,7 @@ def test_torchrun_trains_one_model(shanty: Shanty, flavour: str) -> None:
 
 
 LINES = {
-    f"python -m torch.distributed.run --nproc_per_node=2 {LINE} a": "a",
     f"python3 -u -m torch.distributed.launch --nproc_per_node=2 {LINE} a": "--local-rank={} a",
-    f"torchrun --nproc-per-node auto --nnodes 1:1 {LINE} a": "a",
-    f"{TORCHRUN} --nproc-per-node cpu {LINE} a": "a",
     f"deepspeed --num_gpus 2 --master_port 29500 {LINE} --deepspeed": "--local_rank={} --deepspeed",
     f"accelerate launch --num_processes 2 --cpu --mixed_precision bf16 {LINE} a": "a",
     f"torchrun --nproc-per-node 2 --no-python {sys.executable} {LINE} a": "a",
@@ -65,11 +62,6 @@ def test_each_launchers_line(shanty: Shanty, flavour: str, line: str) -> None:
     (shanty.folder / "shanty.toml").write_text(f'[run]\nmpi = "{flavour}"\n')
     flag = next((FLAGS[name] for name in FLAGS if line.startswith(name)), "")
     wanted = [f"{rank} of 2 {LINES[line].format(rank)}" for rank in (0, 1)]
-    if "auto" in line or "cpu " in line:  # as many as this machine has
-        done = shanty("run", "-q", "--dry-run", "--", *line.split())
-        assert done.returncode == 0, done.stderr
-        assert "# ranks   " in done.stdout
-        return
     assert places(shanty("run", "--", *line.split()), flag) == wanted
 
 
@@ -105,6 +97,8 @@ REFUSED = (
     "accelerate launch --num_processes 1 train.py",
     "deepspeed train.py",
     "mlx.launch -n 2 train.py",
+    "horovodrun -np 2 python train.py",
+    "dmlc-submit -n 2 python train.py",
     "mpirun -np 2 python train.py",
     "mpiexec -n 2 ./a.out",
 )
@@ -120,20 +114,14 @@ def test_a_rank_that_calls_them(shanty: Shanty, flavour: str) -> None:
     done = shanty("run", "-q", "--mpi", flavour, "-n", 2, "bash", "x.sh")
     assert done.returncode == 2, done.stderr
     said = done.stderr
-    times = {
-        "torchrun": 3,
-        "accelerate": 1,
-        "deepspeed": 1,
-        "mlx.launch": 1,
-        "mpirun": 1,
-        "mpiexec": 1,
-    }
-    for name, count in times.items():
+    for name in ("torchrun", "accelerate", "deepspeed", "mlx.launch", "horovodrun", "dmlc-submit",
+                 "mpirun", "mpiexec"):  # fmt: skip
         what = f"[0] shanty: {name}: this is a rank of a run, and {name} starts ranks itself"
-        assert said.count(what) == count
+        assert said.count(what) == (3 if name == "torchrun" else 1)
     assert "or this line: shanty run -- torchrun --nproc-per-node 2 train.py\n" in said
     assert "or this line: shanty run -- accelerate launch --num_processes 1 train.py\n" in said
     assert "or this line: shanty run -- mpirun -np 2 python train.py\n" in said
+    assert "its line: shanty run --raw bash x.sh" in said
     for line in REFUSED[1:3]:  # as what each rank is
         done = shanty("run", "-q", "--mpi", flavour, "--", "mpirun", "-np", "2", *line.split())
         assert done.returncode == 2, done.stderr
@@ -142,14 +130,6 @@ def test_a_rank_that_calls_them(shanty: Shanty, flavour: str) -> None:
 
 def test_where_there_is_one_world_they_are_left_alone(shanty: Shanty) -> None:
     """In a run of one rank, and where each rank starts one node of a world."""
-    line = f"torchrun --nproc-per-node 2 {LINE}"
-    (shanty.folder / "x.sh").write_text(line)
-    done = shanty("run", "-q", "-n", 1, "bash", "x.sh")
-    assert done.returncode == 0, done.stderr
-    assert sorted(line.partition(" |")[0] for line in done.stdout.splitlines()) == [
-        "0 of 2",
-        "1 of 2",
-    ]
     (shanty.folder / "x.sh").write_text("mpirun --version; mpiexec --oversubscribe -n 2 echo here")
     done = shanty("run", "-q", "--mpi", "openmpi5", "-n", 1, "bash", "x.sh")
     assert "mpirun (Open MPI) 5" in done.stdout
@@ -187,7 +167,7 @@ def test_what_is_wrong_ends_before_a_run_is_there(shanty: Shanty) -> None:
     for line, said in {
         "torchrun --nproc-per-nodes 2 train.py": "torchrun has no option --nproc-per-nodes",
         "torchrun --nnodes 2 train.py": "name the hosts: shanty run --on HOST,HOST -- torchrun",
-        "torchrun --nproc-per-node 2 none.py": "there is no script 'none.py'",
+        "torchrun --nproc-per-node 2 none.py": "script 'none.py' not found",
         "deepspeed --num_gpsu 2 train.py": "did you mean --num_gpus?",
     }.items():
         done = shanty("run", "--", *line.split())

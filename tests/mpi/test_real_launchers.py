@@ -112,6 +112,25 @@ def output(argv: Sequence[str], env: Mapping[str, str], folder: Path) -> str:
     return done.stdout
 
 
+def by_line(
+    line: Sequence[str], mpi: Installation, layout: Layout, folder: Path, prefix: Sequence[str] = ()
+) -> str:
+    """What the launcher prints for a line that was translated for it."""
+    env = environment(mpi, layout, folder)
+    result = translate(line, FLAVOURS[mpi.flavour], layout, prefix=prefix, given_environment=env)
+    for path, text in result.files:
+        Path(path).write_text(text)
+    return output([mpi.launcher, *result.argv], {**env, **result.environment}, folder)
+
+
+def by_command(
+    program: Sequence[str], mpi: Installation, layout: Layout, folder: Path, **more: str
+) -> str:
+    """What the launcher prints for the run's own command, with `more` in its environment."""
+    argv = FLAVOURS[mpi.flavour].command(mpi, layout, program)
+    return output(argv, {**environment(mpi, layout, folder), **more}, folder)
+
+
 def ranks_in(text: str) -> list[int]:
     return sorted(int(rank) for rank in re.findall(r"rank=(\d+) host=[^;]*;", text))
 
@@ -127,56 +146,42 @@ def places_in(text: str) -> dict[int, str]:
 def test_a_translated_line_starts_its_ranks(
     entry: dict[str, str], mpi: Installation, folder: Path
 ) -> None:
-    flavour = FLAVOURS[mpi.flavour]
-    wanted = next(entry[key] for key in (mpi.flavour, flavour.family, "all") if key in entry)
+    keys = (mpi.flavour, FLAVOURS[mpi.flavour].family, "all")
+    wanted = next(entry[key] for key in keys if key in entry)
     if wanted.startswith("! "):
         pytest.skip("refused for this flavour")
     for name, text in [("openmpi", "localhost slots=2"), ("hydra", "localhost:2"),
                        ("plain", "localhost")]:  # fmt: skip
         (folder / f"{name}-hosts").write_text(text + "\n")
-    layout = run_layout(folder)
-    env = environment(mpi, layout, folder)
     line = [word.replace("/run", str(folder)) for word in shlex.split(entry["given"])]
-    result = translate(line, flavour, layout, given_environment=env)
-    for path, text in result.files:
-        Path(path).write_text(text)
-    found = output([mpi.launcher, *result.argv], {**env, **result.environment}, folder)
+    found = by_line(line, mpi, run_layout(folder), folder)
     assert ranks_in(found) == list(range(int(entry["ranks"])))
 
 
 def test_a_line_under_a_prefix(mpi: Installation, folder: Path) -> None:
-    layout = run_layout(folder)
-    env = environment(mpi, layout, folder)
     prefix = ["sh", "-c", 'echo "before $*;"; exec "$@"', "sh"]
     line = ["-np", "1", "--tag-output", "./say", "a", ":", "-np", "1", "./say", "b"]
-    result = translate(line, FLAVOURS[mpi.flavour], layout, prefix=prefix, given_environment=env)
-    found = output([mpi.launcher, *result.argv], {**env, **result.environment}, folder)
+    found = by_line(line, mpi, run_layout(folder), folder, prefix)
     assert sorted(re.findall(r"^before (.*);", found, re.MULTILINE)) == ["./say a", "./say b"]
     assert ranks_in(found) == [0, 1]
 
 
 def test_variables_arrive_as_they_were_written(mpi: Installation, folder: Path) -> None:
-    layout = run_layout(folder)
-    env = environment(mpi, layout, folder)
     value = "a,b;c d=e'f\"g"
     line = ["-np", "1", "-x", f"AN_X={value}", "-genv", "A_GENV", value,
             "sh", "-c", 'echo "<$AN_X> <$A_GENV>"']  # fmt: skip
-    result = translate(line, FLAVOURS[mpi.flavour], layout, given_environment=env)
-    assert f"<{value}> <{value}>" in output([mpi.launcher, *result.argv], env, folder)
+    assert f"<{value}> <{value}>" in by_line(line, mpi, run_layout(folder), folder)
 
 
 def test_a_binding_binds(mpi: Installation, folder: Path) -> None:
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         pytest.skip("one core only")
-    layout = run_layout(folder)
-    env = environment(mpi, layout, folder)
     program = [sys.executable, "-c", "import os; print('cores', len(os.sched_getaffinity(0)))"]
     for flags, number in [("--bind-to none", len(cores)), ("--map-by slot:PE=1", 1),
                           ("-bind-to core:2", 2)]:  # fmt: skip
         line = ["-np", "1", *flags.split(), *program]
-        result = translate(line, FLAVOURS[mpi.flavour], layout, given_environment=env)
-        found = output([mpi.launcher, *result.argv], {**env, **result.environment}, folder)
+        found = by_line(line, mpi, run_layout(folder), folder)
         assert f"cores {number}\n" in found, flags
 
 
@@ -184,7 +189,6 @@ def test_a_binding_binds(mpi: Installation, folder: Path) -> None:
 
 
 def test_the_command_starts_its_ranks(mpi: Installation, folder: Path) -> None:
-    flavour = FLAVOURS[mpi.flavour]
     for changes in (
         {"ranks": 3},
         {"ranks": None},
@@ -193,19 +197,17 @@ def test_the_command_starts_its_ranks(mpi: Installation, folder: Path) -> None:
         {"ranks": 2, "ranks_per_host": 2},
     ):
         layout = run_layout(folder, **changes)
-        env = environment(mpi, layout, folder)
-        found = output(flavour.command(mpi, layout, ["./say"]), env, folder)
+        found = by_command(["./say"], mpi, layout, folder)
         assert ranks_in(found) == list(range(layout.ranks or 4)), changes
 
 
 def test_the_rank_variables_are_there(mpi: Installation, folder: Path) -> None:
-    layout = run_layout(folder, ranks=2)
     places = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
     program = "import os, sys; from shanty.runtime.mpi.processes import number; "
     numbers = f"' '.join(str(number(os.environ, each)) for each in {places})"
     program += f"sys.stdout.write({numbers} + '.\\n')"  # one write: launchers mix lines of several
-    argv = FLAVOURS[mpi.flavour].command(mpi, layout, [sys.executable, "-c", program])
-    found = output(argv, environment(mpi, layout, folder), folder)
+    layout = run_layout(folder, ranks=2)
+    found = by_command([sys.executable, "-c", program], mpi, layout, folder)
     assert sorted(re.findall(r"[0-9 ]+\.", found)) == ["0 2 0 2.", "1 2 1 2."]
 
 
@@ -219,10 +221,8 @@ if world.rank == 0:
 
 
 def test_an_allreduce_under_the_environment(mpi: Installation, folder: Path) -> None:
-    flavour = FLAVOURS[mpi.flavour]
     layout = run_layout(folder, ranks=3)
-    argv = flavour.command(mpi, layout, [sys.executable, "-c", ALLREDUCE])
-    found = output(argv, environment(mpi, layout, folder), folder)
+    found = by_command([sys.executable, "-c", ALLREDUCE], mpi, layout, folder)
     match = re.search(r"total 6 of 3 by (.*)", found)
     assert match is not None, found
     library = identify_library(match[1])
@@ -251,8 +251,8 @@ def test_ranks_can_be_spawned_under_the_environment(mpi: Installation, folder: P
     layout = run_layout(folder, ranks=1)
     if mpi.flavour == "intel":
         pytest.skip("Intel MPI spawns with I_MPI_SPAWN=on only")
-    argv = FLAVOURS[mpi.flavour].command(mpi, layout, [sys.executable, str(folder / "spawn.py")])
-    assert "spawned" in output(argv, environment(mpi, layout, folder), folder)
+    program = [sys.executable, str(folder / "spawn.py")]
+    assert "spawned" in by_command(program, mpi, layout, folder)
 
 
 def test_a_default_host_file_serves_the_users_own_launcher(mpi: Installation, folder: Path) -> None:
@@ -264,8 +264,7 @@ def test_session_folders_are_below_scratch(mpi: Installation, folder: Path) -> N
     if FLAVOURS[mpi.flavour].family != "openmpi":
         pytest.skip("Hydra has none")
     layout = run_layout(folder, ranks=1)
-    argv = FLAVOURS[mpi.flavour].command(mpi, layout, ["ls", str(folder / "scratch")])
-    names = output(argv, environment(mpi, layout, folder), folder).split()
+    names = by_command(["ls", str(folder / "scratch")], mpi, layout, folder).split()
     patterns = FLAVOURS[mpi.flavour].temporary_files
     assert names
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in names)
@@ -288,9 +287,9 @@ def test_segments_are_where_they_were_wished(mpi: Installation, folder: Path) ->
     if not flavour.segments(str(place)):
         pytest.skip("this flavour does not let its shared memory be placed")
     layout = run_layout(folder, ranks=2)
-    env = {**environment(mpi, layout, folder), **flavour.segments(str(place))}
-    argv = flavour.command(mpi, layout, [sys.executable, "-c", SEGMENTS, str(place)])
-    names = output(argv, env, folder).split("files ")[1].split()
+    program = [sys.executable, "-c", SEGMENTS, str(place)]
+    found = by_command(program, mpi, layout, folder, **flavour.segments(str(place)))
+    names = found.split("files ")[1].split()
     assert len(names) == 2
     assert all(any(fnmatch(n, p) for p in flavour.shared_memory_files) for n in names)
 
@@ -310,9 +309,8 @@ def test_the_command_fills_the_hosts(
     changes: dict[str, object], wanted: str, mpi: Installation, several_hosts: Path
 ) -> None:
     layout = run_layout(several_hosts, LAB, **changes)
-    env = environment(mpi, layout, several_hosts)
-    argv = FLAVOURS[mpi.flavour].command(mpi, layout, [str(several_hosts / "say")])
-    assert places_in(output(argv, env, several_hosts)) == dict(enumerate(wanted.split()))
+    found = by_command([str(several_hosts / "say")], mpi, layout, several_hosts)
+    assert places_in(found) == dict(enumerate(wanted.split()))
 
 
 @pytest.mark.parametrize(
@@ -338,20 +336,14 @@ def test_a_translated_line_fills_the_hosts(
     (several_hosts / "even").write_text("ha slots=2\nhb slots=2\nhz slots=0\n")
     (several_hosts / "uneven").write_text("ha slots=2  # first\nhb slots=1\n")
     (several_hosts / "other").write_text("hz:0\nha:2\nhb:1\n")
-    layout = run_layout(several_hosts, LAB)
-    env = environment(mpi, layout, several_hosts)
     words = shlex.split(line.replace("$HOSTFILE", ""))
     words = [
         str(several_hosts / word) if word in ("even", "uneven", "other") else word for word in words
     ]
     if line.endswith("$HOSTFILE"):  # it was empty: only an option can come after it
         words += ["-bind-to", "none"]
-    result = translate(
-        [*words, str(several_hosts / "say")], FLAVOURS[mpi.flavour], layout, given_environment=env
-    )
-    for path, text in result.files:
-        Path(path).write_text(text)
-    found = output([mpi.launcher, *result.argv], {**env, **result.environment}, several_hosts)
+    layout = run_layout(several_hosts, LAB)
+    found = by_line([*words, str(several_hosts / "say")], mpi, layout, several_hosts)
     assert places_in(found) == dict(enumerate(wanted.split()))
 
 
@@ -361,13 +353,8 @@ def test_oversubscribed_ranks_do_not_all_end_on_the_first_host(
     # `:oversubscribe` alone makes Open MPI 5 do just that.
     hosts = (HostSlots("ha", 2), HostSlots("hb", 2))
     layout = run_layout(several_hosts, hosts, oversubscribe=True)
-    env = environment(mpi, layout, several_hosts)
     for line in (["-n", "6"], ["-n", "6", "--oversubscribe"]):
-        result = translate(
-            [*line, str(several_hosts / "say")],
-            FLAVOURS[mpi.flavour], layout, given_environment=env,
-        )  # fmt: skip
-        found = output([mpi.launcher, *result.argv], {**env, **result.environment}, several_hosts)
-        places = places_in(found)
+        program = str(several_hosts / "say")
+        places = places_in(by_line([*line, program], mpi, layout, several_hosts))
         assert sorted(places) == list(range(6))
         assert set(places.values()) == {"ha", "hb"}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launches import LONG
 from runs import Shanty, mpi_folder, traces, vanish, wait_for
-from sdk_runs import NAMES, SHORT, check, passed, selected
-from torch_runs import LONG
+from sdk_runs import NAMES, SHORT, check, out, passed, selected, started
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 OPTIONS = {"oversubscribe": True}
@@ -70,42 +70,6 @@ def test_in_short(shanty: Shanty) -> None:
     assert not [*(shanty.home / "cache" / "calls").iterdir()]
 
 
-LARGE = """
-import resource, time
-import numpy as np
-import shanty
-
-@shanty.task(ranks=2)
-def make(count):
-    return np.ones(count, dtype=np.uint8)
-
-if __name__ == "__main__":
-    began = time.monotonic()
-    value = make(1 << 30)
-    assert value.nbytes == 1 << 30 and value[::4096].all()
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"took {time.monotonic() - began:.1f} s, {most >> 10} MiB")
-"""
-
-
-@LONG
-def test_a_gigabyte(shanty: Shanty) -> None:
-    """It is never there twice on this side."""
-    done = run(shanty, LARGE)
-    assert done.returncode == 0, done.stderr
-    most = int(done.stdout.split()[-2])
-    assert most < 1024 + 400, done.stdout
-
-
-def run(shanty: Shanty, text: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that calls tasks, to its end."""
-    return subprocess.run(
-        [sys.executable, shanty.script(text)],
-        cwd=shanty.folder, env={**shanty.environ, **env}, capture_output=True, text=True,
-        timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 OTHER = """
 import shanty
 
@@ -121,19 +85,12 @@ if __name__ == "__main__":
 @LONG
 def test_values_are_kept_for_other_processes(shanty: Shanty) -> None:
     """Also where two of them begin at the same time."""
-    words = [sys.executable, shanty.script(OTHER)]
-    pipe = subprocess.PIPE
-    both = [
-        subprocess.Popen(words, cwd=shanty.folder, env=shanty.environ, stdout=pipe, stderr=pipe)
-        for _ in range(2)
-    ]
-    for process in both:
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err.decode()
-        assert out.startswith(b"made"), out
+    script = shanty.script(OTHER)
+    both = [started(shanty.folder, shanty.environ, script) for _ in range(2)]
+    assert all(out(process, 60).startswith("made") for process in both)
     began = len([*(shanty.home / "runs").iterdir()])
     assert 1 <= began <= 2
-    assert run(shanty, OTHER).stdout == f"made {began}\n"
+    assert out(started(shanty.folder, shanty.environ, script)) == f"made {began}\n"
     assert len([*(shanty.home / "cache" / "values").iterdir()]) == 1
 
 
@@ -150,8 +107,8 @@ save.submit()
 
 def test_a_script_may_end_with_a_call(shanty: Shanty) -> None:
     """Its run begins all the same, and goes on."""
-    done = run(shanty, LAST)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = started(shanty.folder, shanty.environ, shanty.script(LAST))
+    assert (process.communicate(timeout=120), process.returncode) == (("", ""), 0)
     wait_for(lambda: shanty.status().get("state") == "succeeded", 30)
     assert sorted(path.name for path in shanty.last.artifacts.iterdir()) == ["0", "1"]
     assert not [*(shanty.home / "cache" / "calls").iterdir()]

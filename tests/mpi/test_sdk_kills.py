@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launches import LONG
 from runs import Shanty, wait_for
+from sdk_runs import out, started
 from shanty.runtime.rundir import RunDir
-from torch_runs import LONG
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -60,12 +60,7 @@ def calls(shanty: Shanty) -> Callable[..., subprocess.Popen[str]]:
     script = shanty.script(CALL)
 
     def start(*words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, script, shanty.folder, *words],
-            cwd=shanty.folder, env=shanty.environ, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
+        return started(shanty.folder, shanty.environ, script, shanty.folder, *words)
 
     return start
 
@@ -87,11 +82,8 @@ def shown(shanty: Shanty, run: RunDir) -> dict[str, Any]:
 def left_by_calls(shanty: Shanty) -> list[Path]:
     """What is in the folder of calls after somebody has called once more."""
     (shanty.folder / "end").touch()
-    done = subprocess.run(
-        [sys.executable, shanty.folder / "script.py", shanty.folder],
-        cwd=shanty.folder, env=shanty.environ, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout == "value\n", done.stderr
+    again = started(shanty.folder, shanty.environ, "script.py", shanty.folder)
+    assert out(again, 60) == "value\n"
     return [*(shanty.home / "cache" / "calls").iterdir()]
 
 
@@ -136,6 +128,18 @@ def test_killed_while_it_starts_or_waits(
     assert left_by_calls(shanty) == []
 
 
+def interrupted(shanty: Shanty, process: subprocess.Popen[str]) -> str:
+    """What a caller says at Ctrl-C; its runs are stopped, and nothing is left."""
+    process.send_signal(signal.SIGINT)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert said == ""
+    for path in (shanty.home / "runs").iterdir():
+        assert '"stopped"' in (path / "status.json").read_text()
+    assert left_by_calls(shanty) == []
+    return err
+
+
 @pytest.mark.parametrize("how", ["shown", pytest.param("submit", marks=LONG)])
 def test_interrupted(shanty: Shanty, calls: Callable[..., subprocess.Popen[str]], how: str) -> None:
     """Ctrl-C stops the run, and the script ends as scripts do."""
@@ -143,25 +147,14 @@ def test_interrupted(shanty: Shanty, calls: Callable[..., subprocess.Popen[str]]
     wait_for(lambda: up(shanty.folder), 30)
     if how == "submit":
         wait_for((shanty.folder / "begun").exists, 30)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode in (130, -signal.SIGINT), err
-    assert "KeyboardInterrupt" in err
-    assert out == ""
-    assert shanty.status()["state"] == "stopped"
-    assert left_by_calls(shanty) == []
+    assert "KeyboardInterrupt" in interrupted(shanty, process)
 
 
 @LONG
 def test_a_map_is_interrupted(shanty: Shanty, calls: Callable[..., subprocess.Popen[str]]) -> None:
     process = calls("map")
     wait_for((shanty.folder / "up-0").exists, 30)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT), err
-    for path in (shanty.home / "runs").iterdir():
-        assert '"stopped"' in (path / "status.json").read_text()
-    assert left_by_calls(shanty) == []
+    interrupted(shanty, process)
 
 
 @LONG
@@ -173,12 +166,7 @@ def test_interrupted_while_it_starts(
     process = calls("shown")
     while not any_run(shanty, stage) and process.poll() is None:
         pass
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT), err
-    for path in (shanty.home / "runs").iterdir():
-        assert '"stopped"' in (path / "status.json").read_text()
-    assert left_by_calls(shanty) == []
+    interrupted(shanty, process)
 
 
 @LONG
@@ -189,8 +177,7 @@ def test_two_callers_at_once(shanty: Shanty, calls: Callable[..., subprocess.Pop
     first.kill()
     first.communicate()
     (shanty.folder / "end").touch()
-    out, err = second.communicate(timeout=60)
-    assert (second.returncode, out) == (0, "value\n"), err
+    assert out(second, 60) == "value\n"
     for path in (shanty.home / "runs").iterdir():
         wait_for(lambda path=path: '"succeeded"' in (path / "status.json").read_text(), 60)
     assert left_by_calls(shanty) == []

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launches import LONG, SOURCE
 from runs import Shanty
-from shanty.cli.options import KEYS
-from torch_runs import LONG, SOURCE
+from shanty.client.options import KEYS
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from runs import LONG, wait_for
-from shanty.runtime.agent import control
-from shanty.runtime.agent.stacks import StackRequest, answer, probe_answers
+from shanty.runtime import run_agents
+from shanty.runtime.diagnosis.stacks import StackRequest, answer, probe_answers
 
 STUCK = """
 import time
@@ -103,7 +103,7 @@ def test_requests_of_busy_ranks(shanty):
         found = [answer(run, rank, str(number)) for rank in (0, 1)]
         assert [len(each.get("threads", ())) for each in found] == [3, 3], (number, found)
     assert all(run.rank_stacks(rank).stat().st_size < 20_000 for rank in (0, 1))
-    reply = control.ask(run, {"kind": "stacks"})
+    reply = run_agents.ask(run, {"kind": "stacks"})
     first, second = sorted(reply["stacks"], key=lambda each: each["rank"])
     assert first["threads"][-1]["frames"][0][1:] == [23, "<module>"]
     for reply in (first, second):

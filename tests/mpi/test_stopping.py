@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 
@@ -155,14 +154,6 @@ def test_nobody_reads_the_output(shanty):
     assert ended(shanty) == "succeeded"
     assert process.stderr is not None
     process.stderr.close()
-
-
-def test_a_frozen_node_agent_ends_the_run(shanty):
-    process = start(shanty)
-    os.kill(shanty.agents()["node_agent"], signal.SIGSTOP)
-    process.communicate(timeout=40)
-    assert process.returncode == 71
-    assert re.search(r"the node agent .* was frozen", str(shanty.status()["failure"]))
 
 
 def test_the_time_limit_of_a_line_that_ends_well(shanty):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import environments
+from launches import LONG, checks
 from mnist_files import write_mnist
 from runs import WORKERS, Shanty
-from torch_runs import LONG, checks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, LONG, pytest.mark.xdist_group("environment")]
 

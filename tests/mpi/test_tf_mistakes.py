@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import environments
-from torch_runs import FLAVOURS, LONG, TENSORFLOW_WORDS, Done, checks, passed, run
+from launches import FLAVOURS, LONG, TENSORFLOW_WORDS, Done, Launches, run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600), pytest.mark.xdist_group("environment")]
 
+MISTAKES = ("mistakes", "tf_mistakes")
 MORE = {**TENSORFLOW_WORDS, "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
 
@@ -21,27 +22,20 @@ def python() -> Path:
     return environments.tensorflow()
 
 
-def go_on(done: Done) -> None:
-    for name in checks("tf_mistakes.py"):
-        passed(done, name)
-    assert done.returncode == 0, done.stderr
+@LONG
+@pytest.mark.parametrize(
+    ("flavour", "ranks"), [("openmpi5", 2), *((flavour, 3) for flavour in FLAVOURS)]
+)
+def test_mistakes_after_which_it_goes_on(
+    launches: Launches, python: Path, flavour: str, ranks: int
+) -> None:
+    launches.check(flavour, ranks, "tensorflow", *MISTAKES, python=python, **MORE)
 
 
 @LONG
-def test_mistakes_after_which_it_goes_on(tmp_path: Path, python: Path) -> None:
-    go_on(run(tmp_path, "openmpi5", 2, "tf_mistakes.py", python=python, **MORE))
-
-
-@LONG
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_mistakes_on_every_mpi(tmp_path: Path, python: Path, flavour: str) -> None:
-    go_on(run(tmp_path, flavour, 3, "tf_mistakes.py", python=python, **MORE))
-
-
-@LONG
-def test_mistakes_with_keras_2(tmp_path: Path) -> None:
-    older = environments.tensorflow_2_15()
-    go_on(run(tmp_path, "openmpi5", 2, "tf_mistakes.py", python=older, **MORE))
+def test_mistakes_with_keras_2(launches: Launches) -> None:
+    python = environments.tensorflow_2_15()
+    launches.check("openmpi5", 2, "tensorflow", *MISTAKES, python=python, **MORE)
 
 
 def fatal(home: Path, python: Path, mistake: str, **extra: str) -> Done:
@@ -58,22 +52,29 @@ def why(done: Done) -> str:
     return found[1].strip()
 
 
-@LONG
-def test_ranks_that_differ_in_a_graph(tmp_path: Path, python: Path) -> None:
-    said = why(fatal(tmp_path, python, "differs"))
-    assert said.startswith("HorovodInternalError: The ranks asked for different things"), said
-    assert "(4)" in said and "(3)" in said, said
-    assert "node" not in said and "Traceback" not in said and "File" not in said, said
+FATAL: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
+    # the environment, how the reason begins, and words in it
+    "differs": ({}, "HorovodInternalError: The ranks asked for different", ("(4)", "(3)")),
+    "skips_a_step": (STALLS, "HorovodInternalError: ", ("Tape.gradients.0", "rank 1")),
+    "raises": ({}, "", ("InvalidArgumentError",)),
+    "exits": ({}, "HorovodInternalError: ", ("rank 1",)),
+}
 
 
 @LONG
-def test_a_rank_that_skips_a_step(tmp_path: Path, python: Path) -> None:
-    done = fatal(tmp_path, python, "skips_a_step", **STALLS)
+@pytest.mark.parametrize("mistake", FATAL)
+def test_ranks_that_fail(tmp_path: Path, python: Path, mistake: str) -> None:
+    environment, begin, words = FATAL[mistake]
+    done = fatal(tmp_path, python, mistake, **environment)
+    assert "rank 1" in done.stderr
     said = why(done)
-    assert said.startswith("HorovodInternalError: "), said
-    for word in ("DistributedGradientTape.gradients.0", "rank 1"):
-        assert word in said, said
-        assert word in done.stderr.partition("why:")[0], done.stderr
+    assert said.startswith(begin), said
+    assert not [each for each in words if each not in said], said
+    if mistake == "differs":
+        assert "node" not in said and "Traceback" not in said and "File" not in said, said
+    if mistake == "skips_a_step":
+        warned = done.stderr.partition("why:")[0]
+        assert not [each for each in words if each not in warned], done.stderr
 
 
 @LONG
@@ -83,17 +84,3 @@ def test_a_rank_that_is_only_late(tmp_path: Path, python: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("is through") == 2, done.stdout
     assert "rank 1" in done.stderr and "DistributedGradientTape.gradients.0" in done.stderr
-
-
-@LONG
-def test_a_rank_that_raises(tmp_path: Path, python: Path) -> None:
-    done = fatal(tmp_path, python, "raises")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "InvalidArgumentError" in why(done)
-    assert "rank 1" in done.stderr
-
-
-@LONG
-def test_a_rank_that_ends_its_script(tmp_path: Path, python: Path) -> None:
-    said = why(fatal(tmp_path, python, "exits"))
-    assert said.startswith("HorovodInternalError: ") and "rank 1" in said, said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_runs import checks, launch, passed
+from launches import Launches
 
 torch = pytest.importorskip("torch")
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -14,14 +14,11 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", checks("torch_gpu.py"))
-def test_staged(name: str) -> None:
-    done = launch(2, "torch_gpu.py", SHANTY_CUDA="staged")
-    passed(done, name)
+def test_staged(launches: Launches) -> None:
+    done = launches.check("openmpi5", 2, "distributed", "torch_gpu", SHANTY_CUDA="staged")
     assert "CUDA tensors go by MPI, by way of pinned host memory" in done.stderr
 
 
 @pytest.mark.skipif(GPUS < 2, reason="NCCL needs a GPU for each of two ranks")
-@pytest.mark.parametrize("name", checks("torch_gpu.py"))
-def test_nccl(name: str) -> None:
-    passed(launch(2, "torch_gpu.py", SHANTY_CUDA="nccl"), name)
+def test_nccl(launches: Launches) -> None:
+    launches.check("openmpi5", 2, "distributed", "torch_gpu", SHANTY_CUDA="nccl")

@@ -7,21 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from torch_runs import FLAVOURS, checks, launch, passed, run
+from launches import FLAVOURS, all_passed, launch, run, told
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(120)]
-
-ERROR = re.compile(r"rank (\d): ([\d.]+) s: (\w+): (.*)")
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_mismatches(flavour: str, tmp_path: Path) -> None:
     """The ranks call different things: an error on all, with the lines of both, and on it goes."""
     done = run(tmp_path, flavour, 3, "torch_mistakes.py", SHANTY_CHECK="1")
-    for name in checks("torch_mistakes.py"):
-        passed(done, name)
-    assert done.returncode == 0, done.stderr
+    all_passed(done, "torch_mistakes.py")
 
 
 FATAL = {
@@ -41,12 +37,7 @@ BOUND = 45  # seconds, also on a busy machine; the groups' own limit is 60
 def test_ranks_that_do_not_come(mistake: str) -> None:
     ranks, words = FATAL[mistake]
     done = launch(3, "torch_mistakes.py", mistake, str(len(ranks)), SHANTY_CHECK="1")
-    assert done.returncode != 0
-    found = {int(m[1]): m for m in map(ERROR.search, done.stdout.splitlines()) if m}
-    assert tuple(sorted(found)) == ranks, done.stdout + done.stderr
-    for match in found.values():
-        assert float(match[2]) < BOUND, match[0]
-        assert all(re.search(word, match[4]) for word in words), match[0]
+    told(done, ranks, *words, bound=BOUND)
 
 
 def test_without_check_it_is_an_error_too() -> None:
@@ -59,8 +50,5 @@ def test_without_check_it_is_an_error_too() -> None:
 def test_a_rank_that_comes_while_it_is_given_up() -> None:
     """It comes as the others ask where it is, and must not wait for them in vain."""
     done = launch(3, "torch_mistakes.py", "comes_late", "3")
-    assert done.returncode != 0
-    found = {int(m[1]): m[4] for m in map(ERROR.search, done.stdout.splitlines()) if m}
-    assert sorted(found) == [0, 1, 2], done.stdout + done.stderr
-    assert all("not all ranks came" in text for text in found.values()), found
-    assert re.search("rank [02] gave up", found[1]), found[1]
+    told(done, (0, 1, 2), "not all ranks came")
+    assert re.search("rank 1: .*rank [02] gave up", done.stdout), done.stdout

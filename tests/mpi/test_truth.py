@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from installations import compiled
 from runs import WORKERS, mpi_folder
 from shanty.runtime.mpi.detect import inspect_prefix
 from shanty.runtime.rundir import read_json
@@ -46,21 +47,17 @@ def library(flavour: str) -> str:
     return found.library
 
 
+def with_library(launcher: str, ranks: int, other: str) -> tuple[object, ...]:
+    """A run under that launcher whose ranks load the libmpi of another MPI."""
+    words = ("run", "--mpi", launcher, "-n", ranks, "--oversubscribe")
+    return (*words, "-e", f"MPI4PY_LIBMPI={library(other)}", WORKERS / "allreduce.py")
+
+
 @pytest.mark.parametrize(("launcher", "other"), MIXED)
 def test_launcher_and_library_of_different_mpis(shanty, launcher, other):
     if launcher != "openmpi5":
         library(launcher)
-    done = shanty(
-        "run",
-        "--mpi",
-        launcher,
-        "-n",
-        4,
-        "--oversubscribe",
-        "-e",
-        f"MPI4PY_LIBMPI={library(other)}",
-        WORKERS / "allreduce.py",
-    )
+    done = shanty(*with_library(launcher, 4, other))
     assert done.returncode == 72, done.stderr
     assert TITLES[launcher] in done.stderr
     assert TITLES[other] in done.stderr
@@ -72,16 +69,7 @@ def test_launcher_and_library_of_different_mpis(shanty, launcher, other):
 @pytest.mark.parametrize(("launcher", "other"), [("openmpi4", "openmpi5"), ("mpich", "intel")])
 def test_launchers_that_start_their_kin(shanty, launcher, other):
     library(launcher)
-    done = shanty(
-        "run",
-        "--mpi",
-        launcher,
-        "-n",
-        2,
-        "-e",
-        f"MPI4PY_LIBMPI={library(other)}",
-        WORKERS / "allreduce.py",
-    )
+    done = shanty(*with_library(launcher, 2, other))
     assert done.returncode == 0, done.stderr
     assert shanty.status()["joined"] == 2
 
@@ -92,57 +80,37 @@ def test_ranks_and_place_are_proven(shanty, flavour):
     assert sorted(done.stdout.splitlines()) == [f"[{r}] rank {r} of 4: 10" for r in range(4)]
     status = shanty.status()
     assert (status["ranks"], status["up"], status["joined"]) == (4, 4, 4)
-
-
-def compile_c(shanty, flavour):
-    compiler = prefix_of(flavour) / "bin" / "mpicc"
-    if flavour == "intel":  # its wheel has no compiler wrapper; MPICH's makes the same ABI
-        compiler = (mpi_folder() / "mpich").resolve() / "bin" / "mpicc"
-    if shutil.which("cc") is None or not compiler.exists():
-        pytest.skip("no C compiler")
-    program = shanty.folder / f"hello-{flavour}"
-    subprocess.run([compiler, WORKERS / "hello.c", "-o", program], check=True)
-    return program
+    assert read_json(shanty.last.plan)["attempt"]["nodes"][0]["mpi"]["flavour"] == flavour
 
 
 def test_a_compiled_program(shanty, flavour):
-    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", compile_c(shanty, flavour))
+    program = compiled(shanty.folder, flavour, (WORKERS / "hello.c").read_text())
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", program)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{r}] rank {r} of 4" for r in range(4)]
 
 
 def test_a_compiled_program_of_another_mpi(shanty):
-    program = compile_c(shanty, "mpich")
+    program = compiled(shanty.folder, "mpich", (WORKERS / "hello.c").read_text())
     done = shanty(
-        "run",
-        "-n",
-        4,
-        "--oversubscribe",
-        "-e",
-        f"LD_LIBRARY_PATH={mpi_folder() / 'mpich' / 'lib'}",
-        "-e",
-        "BEFORE=1",  # MPICH ends at once where its launcher is none of its kind
-        program,
-        "30",
+        *("run", "-n", 4, "--oversubscribe"),
+        *("-e", f"LD_LIBRARY_PATH={mpi_folder() / 'mpich' / 'lib'}"),
+        *("-e", "BEFORE=1"),  # MPICH ends at once where its launcher is none of its kind
+        *(program, "30"),
     )
     assert done.returncode == 72, done.stderr
     assert "Open MPI 5" in done.stderr
     assert "MPICH" in done.stderr
 
 
-def test_a_broken_pipe_ends_what_a_rank_starts(shanty, flavour):
-    """The launcher ignores SIGPIPE; the ranks must not."""
-    done = shanty("run", "--mpi", flavour, "-n", 2, "sh", "-c", "grep SigIgn /proc/self/status")
+def test_a_program_without_mpi(shanty, flavour):
+    """Its ranks are counted; and the launcher ignores SIGPIPE, which they must not."""
+    words = ("sh", "-c", "grep SigIgn /proc/self/status")
+    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", *words)
     assert done.returncode == 0, done.stderr
     ignored = [int(line.split()[-1], 16) for line in done.stdout.splitlines()]
-    assert len(ignored) == 2
+    assert len(ignored) == 4
     assert not any(mask >> (signal.SIGPIPE - 1) & 1 for mask in ignored)
-
-
-def test_hostname(shanty, flavour):
-    done = shanty("run", "--mpi", flavour, "-n", 4, "--oversubscribe", "hostname")
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 4
     assert shanty.status()["up"] == 4
 
 
@@ -157,11 +125,6 @@ def test_ranks_that_never_start(shanty, tmp_path):
     done = shanty("run", "--mpi", prefix, "-n", 2, "--start-timeout", "2s", "hostname")
     assert done.returncode == 71
     assert "ranks 0, 1 of 2 did not start within 2 s" in done.stderr
-
-
-def test_the_plan_names_what_was_used(shanty, flavour):
-    shanty("run", "--mpi", flavour, "-n", 1, "true")
-    assert (read_json(shanty.last.plan) or {})["attempt"]["nodes"][0]["mpi"]["flavour"] == flavour
 
 
 def test_a_python_that_lacks_mpi4py_and_shanty_is_lent_both(shanty, tmp_path):

@@ -107,13 +107,14 @@ def test_settings_are_not_blamed_for_a_bug_of_the_script(shanty: Shanty) -> None
 REFUSALS = {
     "crlf": ("#!/bin/sh\r\necho hi\r\n", 0o755, "its lines end as on Windows", "sed -i"),
     "mode": ("#!/bin/sh\necho hi\n", 0o644, "it may not be executed", "chmod +x"),
-    "gone": ("#!/no/such/sh\necho hi\n", 0o755, "names /no/such/sh, which is not there", ""),
-    "text": ("echo hi\n", 0o755, "has no first line as #!/bin/sh", "write that line"),
+    "gone": ("#!/no/such/sh\necho hi\n", 0o755, "names /no/such/sh, which does not exist", ""),
+    "text": ("echo hi\n", 0o755, "without a first line such as #!/bin/sh", "write that line"),
     "empty": ("", 0o755, "it is empty", ""),
     "ring.c": ("int main(void) { return 0; }\n", 0o644, "the text of a program", "mpicc ./ring.c"),
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_program_that_cannot_be_started(shanty: Shanty, name: str) -> None:
     text, mode, why, fix = REFUSALS[name]

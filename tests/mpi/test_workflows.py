@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 
 import workflow_runs
+from launches import LONG, checks
 from runs import Shanty, wait_for
+from shanty.client.runs import LogLine, Run
+from shanty.integrations import workflows as ranks
 from shanty.runtime.spec import State
-from shanty.sdk.run import LogLine, Run
 from shanty.tasks.task import Task
-from shanty.workflows import ranks
-from torch_runs import LONG, checks
 
 pytestmark = [
     pytest.mark.mpi,

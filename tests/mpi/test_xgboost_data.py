@@ -6,65 +6,37 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from launches import FLAVOURS, WORKERS, Launches, bare, environment, passed
 from runs import Shanty
-from torch_runs import FLAVOURS, LONG, WORKERS, Launches, bare, checks, environment, passed
 
 for needed in ("xgboost", "pyarrow", "sklearn", "pandas"):
     pytest.importorskip(needed)
 pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(300)]
 
 BOUND = 10.0  # seconds from a rank's end to that of the run
-Once = Callable[[str, int, str], subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """Each script once for each MPI and number of ranks, with a folder of its own for its files."""
-    several = Launches(tmp_path_factory.mktemp("xgb"))
-
-    @cache
-    def once(flavour: str, ranks: int, script: str) -> subprocess.CompletedProcess[str]:
-        folder = several.scratch / f"{script} {flavour} {ranks}"
-        folder.mkdir()
-        return several.once(flavour, ranks, script, str(folder))
-
-    return once
+def check(launches: Launches, flavour: str, ranks: int, *modules: str) -> str:
+    """What the run says on stderr, with a folder of its own for the checks' files."""
+    folder = launches.scratch / f"{modules[0]} {flavour} {ranks}"
+    folder.mkdir(exist_ok=True)
+    return launches.check(flavour, ranks, "mpi", *modules, arguments=[str(folder)]).stderr
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_way_to_a_matrix(launches: Once, flavour: str) -> None:
-    done = launches(flavour, 3, "xgb_data.py")
-    every_check(done, "xgb_data.py")
-    told = "b.libsvm: beside it were found, and are used: .weight, .base_margin"
-    assert done.stderr.count(told) == 1, done.stderr
+def test_every_way_to_a_matrix_and_training(launches: Launches, flavour: str) -> None:
+    stderr = check(launches, flavour, 3, "xgb_data", "xgb_training", "xgb_alike")
+    said = "b.libsvm: files beside it are used: .weight, .base_margin"
+    assert stderr.count(said) == 1, stderr
 
 
-def test_training(launches: Once) -> None:
-    every_check(launches("openmpi5", 3, "xgb_training.py"), "xgb_training.py", "xgb_alike.py")
-
-
-@LONG
-@pytest.mark.parametrize("flavour", FLAVOURS[1:])
-def test_training_on_every_mpi(launches: Once, flavour: str) -> None:
-    every_check(launches(flavour, 3, "xgb_training.py"), "xgb_training.py", "xgb_alike.py")
-
-
-def every_check(done: subprocess.CompletedProcess[str], *scripts: str) -> None:
-    for script in scripts:
-        for name in checks(script):
-            passed(done, name)
-    assert done.returncode == 0, done.stderr
-
-
-def test_one_rank(launches: Once) -> None:
+def test_one_rank(launches: Launches) -> None:
     """No tracker is needed, and no other rank waited for."""
-    every_check(launches("openmpi5", 1, "xgb_data.py"), "xgb_data.py")
+    check(launches, "openmpi5", 1, "xgb_data")
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -92,7 +64,7 @@ def lost(shanty: Shanty, flavour: str, how: str, who: int) -> None:
 
 
 def test_under_a_plain_mpirun(tmp_path: Path) -> None:
-    done = bare(2, "xgb_data.py", str(tmp_path))
+    done = bare(2, "run_checks.py", "mpi", "xgb_data", str(tmp_path))
     passed(done, "check_it_goes_on")
     assert done.returncode == 0, done.stderr
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_runs import LONG, WORKERS, bare, environment
+from launches import LONG, WORKERS, bare, environment
 
 pytest.importorskip("xgboost")
 datasets = pytest.importorskip("sklearn.datasets")

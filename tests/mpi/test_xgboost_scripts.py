@@ -13,15 +13,14 @@ import pytest
 
 import fashion
 import rabit_runs
+from launches import FLAVOURS, Launches
 from runs import WORKERS, Shanty, flavour
-from torch_runs import FLAVOURS, Launches, checks, passed
 
 __all__ = ["flavour"]
 
 pytestmark = [rabit_runs.NEEDS, pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MAIN = Path(__file__).parents[2] / "examples" / "xgboost" / "main.py"
-CHECKS = "xgb_rabit.py"
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("fashion")
     fashion.write(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
-    return Launches(tmp_path_factory.mktemp("rabit"))
 
 
 def test_nothing_of_shanty_in_it() -> None:
@@ -53,11 +47,10 @@ def test_the_unchanged_script(shanty: Shanty, data: Path, flavour: str) -> None:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-@pytest.mark.parametrize("name", checks(CHECKS))
-def test_rabit(launches: Launches, flavour: str, name: str) -> None:
-    done = launches.once(flavour, 3, CHECKS, str(launches.scratch / flavour))
-    passed(done, name)
-    assert done.returncode == 0, done.stderr
+def test_rabit(launches: Launches, flavour: str) -> None:
+    launches.check(
+        flavour, 3, "mpi", "xgb_rabit", arguments=[str(launches.scratch / f"rabit {flavour}")]
+    )
 
 
 # ------------------------------------------------------------------ what is left as it is
@@ -143,9 +136,3 @@ def test_a_script_that_joins_its_ranks_itself_is_left_alone(shanty: Shanty) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("rows 60 2 2\n") == 2
     assert done.stdout.count("[]\n") == 2
-
-
-def test_it_can_be_turned_off(shanty: Shanty) -> None:
-    script = shanty.script("from xgboost import rabit")
-    done = shanty("run", "-q", "-n", "1", script, env={"SHANTY_XGBOOST": "0"})
-    assert "ImportError: cannot import name 'rabit'" in done.stderr

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from shanty.flyte import command
-from shanty.flyte.ranks import _check_cores, _of_image, _with_task
-from shanty.flyte.wanted import Wanted, named_image
+from shanty.integrations.flyte import command
+from shanty.integrations.flyte.ranks import _check_cores, _of_image, _with_task
+from shanty.integrations.flyte.task_options import Wanted, named_image
 from shanty.runtime.errors import NotFoundError, UsageError
 
 GIB = 1 << 30
@@ -116,9 +116,9 @@ def test_the_folder_that_hosts_get(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_no_file() -> None:
-    with pytest.raises(NotFoundError, match=r"there is no file 'wf\.py'"):
+    with pytest.raises(NotFoundError, match=r"file 'wf\.py' not found"):
         command._script("wf.py")
-    with pytest.raises(UsageError, match=r"http://a/wf\.txt is no script"):
+    with pytest.raises(UsageError, match=r"http://a/wf\.txt is not a script"):
         command._script("http://a/wf.txt")
     with pytest.raises(UsageError, match="on a Flyte deployment"):
         command._script("remote-workflow")

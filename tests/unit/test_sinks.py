@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +14,9 @@ from hypothesis import strategies as st
 
 import shanty
 from shanty import _script, _sinks
-from shanty._sinks import PACKAGES, Place, Record, Sinks, record
-from shanty.cli.options import SINKS
+from shanty._sinks import PACKAGES, Sinks
+from shanty._sinks.record import Place, Record, record
+from shanty.client.options import SINKS
 from shanty.runtime.rundir import RUN_DIR, RunDir, read_lines
 
 VALUES = st.dictionaries(
@@ -55,9 +55,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fake]]:
     for name in ("places", "records", "ends"):
         monkeypatch.setattr(Fake, name, [])
     monkeypatch.setattr(Fake, "fails", "")
-    module = types.ModuleType("shanty._sinks.fake")
-    module.Sink = Fake  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "shanty._sinks.fake", module)
+    monkeypatch.setattr(_sinks, "sink_of", {"fake": Fake}.__getitem__)
     monkeypatch.setitem(PACKAGES, "fake", ("json",))
     monkeypatch.setattr(_script, "_places", [])
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)

@@ -1,5 +1,5 @@
 /* ANSI escapes of a line of output as styled pieces of text. Nothing becomes markup: the caller
-   makes text nodes of the pieces, and what is no colour or weight is dropped. */
+   makes text nodes of the pieces, and all but colours and weights is dropped. */
 
 export interface Piece {
   text: string;

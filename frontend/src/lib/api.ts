@@ -1,4 +1,4 @@
-/* Requests to the API, and what is said when one fails. */
+/* Requests to the API, and the errors of those that fail. */
 import { forgetToken, token } from "./session.ts";
 
 const PREFIX = "/api/v1";
@@ -44,7 +44,7 @@ async function failure(response: Response): Promise<ApiError> {
   return new ApiError(response.status, what, said.why ?? "", said.fix ?? "");
 }
 
-/** Sends a request with the token, which is `known` or the one that is kept; ApiError for any other answer than 2xx. */
+/** Sends a request with the token, which is `known` or the stored token; ApiError for any other answer than 2xx. */
 export async function send(path: string, options: RequestInit = {}, known?: string): Promise<Response> {
   const used = known ?? token.value;
   const headers = { ...(options.headers as Record<string, string>) };

@@ -46,7 +46,7 @@ async function read(
 }
 
 /**
- * Listens to a stream until the function it returns is called. `address` is asked anew at each
+ * Listens to a stream until the function it returns is called. `address` is asked again at each
  * attempt, so that a stream goes on where it was; `again` is called when it is back after a break.
  */
 export function listen(address: () => string, handlers: Handlers, again?: () => void): () => void {

@@ -1,5 +1,5 @@
 /* A stretch of a log: it grows at both ends by byte offset, and forgets at the other one. */
-import type { LogLine, LogPart } from "../types.ts";
+import type { LogLine, LogWindow } from "../types.ts";
 import { get, isAbort, runPath } from "./api.ts";
 
 const CHUNK = 131_072; // bytes a request
@@ -108,11 +108,11 @@ export class LogBuffer {
     this.moved(-over);
   }
 
-  private async ask(at: number | "end", direction: "back" | "forward"): Promise<LogPart | null> {
+  private async ask(at: number | "end", direction: "back" | "forward"): Promise<LogWindow | null> {
     this.busy = true;
     const { signal } = this.abort;
     try {
-      const part = await get<LogPart>(
+      const part = await get<LogWindow>(
         `${runPath(this.run)}/logs/${this.rank}`,
         { at, direction, bytes: CHUNK, attempt: this.attempt },
         signal,

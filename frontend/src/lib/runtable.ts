@@ -81,12 +81,12 @@ export function useRunTable(filters: Record<string, string | readonly string[]>)
     }
   }, []);
 
-  const look = useCallback((anew: boolean) => {
+  const look = useCallback((again: boolean) => {
     const { first, last } = seen.current;
     const fresh = table.current.key === latest.current;
     for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(first, last - 1) / PAGE); page += 1) {
       const there = fresh && table.current.pages.has(page);
-      if (anew || (!there && !asked.current.has(page))) void fetchPage(page);
+      if (again || (!there && !asked.current.has(page))) void fetchPage(page);
     }
   }, []);
 

@@ -1,4 +1,4 @@
-/* Dark or light: the system's, or the one that was chosen. Before the first paint: public/theme.js. */
+/* Dark or light: the theme of the system, or the chosen theme. Before the first paint: public/theme.js. */
 import { computed, effect, signal } from "@preact/signals";
 
 import { recall, remember } from "./storage.ts";

@@ -1,4 +1,4 @@
-/* Where there is no session: a token is pasted, and one is where one wanted to be. */
+/* Signing in without a session: a token is pasted, and the page that was asked for opens. */
 import { useState } from "preact/hooks";
 
 import { type ApiError, asApiError, send } from "../lib/api.ts";
@@ -30,7 +30,7 @@ export function Login() {
       >
         <h1>shanty</h1>
         <p>
-          This page needs a token. <code>shanty ui</code> prints a link that has it; for a team, whoever started{" "}
+          This page needs a token. <code>shanty ui</code> prints a link that has it; for a team, the person who started{" "}
           <code>shanty serve</code> gives you one.
         </p>
         <label for="token">Token or link</label>

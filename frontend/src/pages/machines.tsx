@@ -8,7 +8,7 @@ import { runLink } from "../lib/router.ts";
 import { say, sayError } from "../lib/say.ts";
 import { mayChange } from "../lib/session.ts";
 import { Bar, Empty, ErrorCard, Time, useTitle, Waiting } from "../parts/bits.tsx";
-import type { Host, HostFinding, Machines as Answer, MachineType } from "../types.ts";
+import type { HostFinding, Machine, Machines as Answer, MachineType } from "../types.ts";
 
 const EVERY = 5; // s
 
@@ -71,7 +71,7 @@ function Check({ group, reload }: { group: string | null; reload: () => void }) 
   );
 }
 
-function Group({ name, hosts, reload }: { name: string | null; hosts: readonly Host[]; reload: () => void }) {
+function Group({ name, hosts, reload }: { name: string | null; hosts: readonly Machine[]; reload: () => void }) {
   const title = name ?? "This machine";
   const checked = hosts.find((host) => host.checked !== null)?.checked ?? null;
   return (
@@ -226,7 +226,7 @@ export function Machines() {
   if (loaded.error && !loaded.value) return <ErrorCard error={loaded.error} again={loaded.reload} />;
   if (!loaded.value) return <Waiting what="Loading machines…" />;
   const { hosts, types, queue } = loaded.value;
-  const groups = new Map<string | null, Host[]>();
+  const groups = new Map<string | null, Machine[]>();
   for (const host of hosts) groups.set(host.group, [...(groups.get(host.group) ?? []), host]);
   return (
     <div class="page">

@@ -2,21 +2,40 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type ApiError, asApiError, change, get, runPath } from "../lib/api.ts";
-import { detail, EMPTY_FORM, formOf } from "../lib/detail.ts";
 import { useLoad, useSettled } from "../lib/load.ts";
 import { go, params, runLink } from "../lib/router.ts";
 import { say } from "../lib/say.ts";
 import { mayChange } from "../lib/session.ts";
 import { Command, Empty, ErrorCard, useTitle, Waiting } from "../parts/bits.tsx";
-import type { Form, FormPreview, Named, Suggestions } from "../types.ts";
+import type { Form, FormPreview, Source, Suggestions } from "../types.ts";
 import { Field, List, numberOf, type Problem } from "./formparts.tsx";
+import { optionsOf, TargetOptions, targetOf } from "./targetoptions.tsx";
 
 const TYPING = 250; // ms
-const NEW: Form = { ...EMPTY_FORM, command: "mpirun -bind-to none -map-by slot python train.py" };
-const FIELDS = new Set(["name", "source", "image", "machine_type", "machines", "ranks", "master_type", "on", "command", "mpi", "time_limit", "mounts", "env", "tags", "retries", "priority"]);
+/* The code of a kind at a place. */
+const sourceOf = (kind: Source["kind"], place: string | null | undefined): Source =>
+  kind === "git" ? { kind, url: place ?? "", path: null } : { kind, path: place ?? "", url: null };
 
-const names = (list: readonly Named[] | undefined): string[] =>
-  (list ?? []).map((each) => (typeof each === "string" ? each : each.name));
+const NEW: Form = {
+  name: null,
+  source: sourceOf("folder", ""),
+  image: null,
+  machine_type: null,
+  machines: null,
+  ranks: null,
+  master_type: null,
+  on: null,
+  command: "mpirun -bind-to none -map-by slot python train.py",
+  mpi: null,
+  time_limit: null,
+  mounts: [],
+  env: {},
+  tags: [],
+  retries: null,
+  priority: null,
+  options: {},
+};
+const FIELDS = new Set(Object.keys(NEW));
 
 function Choices({ id, values }: { id: string; values: readonly string[] }) {
   return (
@@ -31,8 +50,9 @@ function Choices({ id, values }: { id: string; values: readonly string[] }) {
 /* Variables while they are typed: two of one name are one in the end. */
 type Draft = Omit<Form, "env"> & { variables: [string, string][] };
 const draftOf = ({ env, ...form }: Form): Draft => ({ ...form, variables: Object.entries(env) });
-const formFrom = ({ variables, ...draft }: Draft): Form => ({
+const formFrom = ({ variables, ...draft }: Draft, suggestions: Suggestions | null): Form => ({
   ...draft,
+  options: optionsOf(targetOf(suggestions?.targets, draft.on), draft.options),
   mounts: draft.mounts.filter((mount) => mount.source || mount.target),
   env: Object.fromEntries(variables.filter(([name]) => name)),
 });
@@ -54,7 +74,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
 
   useEffect(() => {
     let old = false;
-    change<FormPreview>("POST", "/preview", formFrom(settled))
+    change<FormPreview>("POST", "/preview", formFrom(settled, suggestions))
       .then((answer) => {
         if (old) return;
         setPreview(answer);
@@ -66,7 +86,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
     return () => {
       old = true;
     };
-  }, [settled]);
+  }, [settled, suggestions]);
 
   const set = (values: Partial<Draft>): void => {
     setTouched(true);
@@ -77,10 +97,10 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
     setBusy(true);
     setError(null);
     try {
-      const form = formFrom(draft);
+      const form = formFrom(draft, suggestions);
       // After another run only what was changed is sent: the rest is kept, secrets too.
       const { id } = from
-        ? await change<{ id: string }>("POST", `${runPath(from)}/rerun`, { changes: changes(first, form) })
+        ? await change<{ id: string }>("POST", `${runPath(from)}/rerun`, { changes: changes(formFrom(draftOf(first), suggestions), form) })
         : await change<{ id: string }>("POST", "/runs", form);
       say(`Started as ${id}`);
       go(runLink(id));
@@ -92,6 +112,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
     setBusy(false);
   };
   const { source } = draft;
+  const target = targetOf(suggestions?.targets, draft.on);
   const git = source.kind === "git";
   const text = (name: "name" | "image" | "machine_type" | "master_type" | "on" | "mpi" | "time_limit") => ({
     type: "text" as const,
@@ -133,7 +154,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
                   type="radio"
                   name="source-kind"
                   checked={source.kind === kind}
-                  onChange={() => set({ source: kind === "git" ? { kind, url: source.url ?? "" } : { kind, path: source.path ?? "" } })}
+                  onChange={() => set({ source: sourceOf(kind, kind === "git" ? source.url : source.path) })}
                 />
                 {kind === "git" ? "from git" : "a folder here"}
               </label>
@@ -147,10 +168,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
               spellcheck={false}
               placeholder={git ? "https://github.com/horovod/horovod.git" : "/home/me/project"}
               value={(git ? source.url : source.path) ?? ""}
-              onInput={(event) => {
-                const value = event.currentTarget.value.trim();
-                set({ source: git ? { kind: "git", url: value } : { kind: "folder", path: value } });
-              }}
+              onInput={(event) => set({ source: sourceOf(source.kind, event.currentTarget.value.trim()) })}
             />
           </Field>
           <Field name="image" label="Container image" problems={problems} hint="None: the Python environment that is here.">
@@ -196,7 +214,7 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
             <Field name="mpi" label="MPI" problems={problems}>
               <select value={draft.mpi ?? ""} onChange={(event) => set({ mpi: event.currentTarget.value || null })}>
                 <option value="">the usual one</option>
-                {[...new Set([...names(suggestions?.mpis), ...(draft.mpi ? [draft.mpi] : [])])].map((mpi) => (
+                {[...new Set([...(suggestions?.mpis ?? []), ...(draft.mpi ? [draft.mpi] : [])])].map((mpi) => (
                   <option key={mpi} value={mpi}>
                     {mpi}
                   </option>
@@ -205,6 +223,9 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
             </Field>
           </div>
         </section>
+        {target && (
+          <TargetOptions target={target} options={draft.options} problems={problems} change={(options) => set({ options })} />
+        )}
         <section class="card" aria-label="How">
           <h2>How</h2>
           <div class="triple">
@@ -305,8 +326,8 @@ function NewForm({ first, from, suggestions }: { first: Form; from: string | nul
           </button>
         </section>
       </div>
-      <Choices id="types" values={names(suggestions?.types)} />
-      <Choices id="groups" values={names(suggestions?.groups)} />
+      <Choices id="types" values={(suggestions?.types ?? []).map((type) => type.name)} />
+      <Choices id="groups" values={suggestions?.groups ?? []} />
       <Choices id="images" values={suggestions?.images ?? []} />
       <Choices id="workspaces" values={suggestions?.workspaces ?? []} />
     </form>
@@ -323,7 +344,7 @@ function NotAllowed() {
     <div class="page">
       <h1>New run</h1>
       <Empty title="You may look, and start nothing">
-        <p>Whoever started this dashboard can give you a token that may.</p>
+        <p>The person who started this dashboard can give you a token that may.</p>
       </Empty>
     </div>
   );
@@ -333,12 +354,12 @@ function Fill() {
   const from = params.value.get("from");
   useTitle("New run");
   const suggestions = useLoad<Suggestions>("suggest", (abort) => get("/suggest", {}, abort));
-  const old = useLoad(from, async (abort) => formOf(await detail(from!, abort)));
+  const old = useLoad<Form | null>(from, async (abort) => (from ? get(`${runPath(from)}/form`, {}, abort) : null));
   if (old.error) return <ErrorCard error={old.error} again={old.reload} />;
   if (from && !old.value) return <Waiting what="Loading the run…" />;
   const workspace = suggestions.value?.workspaces[0];
   if (!from && suggestions.busy && !suggestions.value) return <Waiting what="Loading the form…" />;
-  const first = old.value ?? { ...NEW, source: { kind: "folder" as const, path: workspace ?? "" } };
+  const first = old.value ?? { ...NEW, source: sourceOf("folder", workspace) };
   return (
     <div class="page">
       <div class="page-head">

@@ -132,7 +132,7 @@ export function Chart(props: ChartProps) {
   const plot = useRef<uPlot | null>(null);
   const colours = theme.value;
   const { lines, smooth = 0 } = props;
-  // What makes another chart of it; new values alone go into the one that is there.
+  // A change of the shape makes a new chart; new values alone go into the present chart.
   const shape = JSON.stringify([
     lines.map((line) => [line.label, line.hue, line.x.length < 25]),
     props.x,

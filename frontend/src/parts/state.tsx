@@ -1,5 +1,5 @@
 /* How a run stands: a shape, a word and a colour. */
-import type { RankOfRun, State, Summary } from "../types.ts";
+import type { RankState, State, Summary } from "../types.ts";
 
 const SHAPES: Record<State, string> = {
   pending: "M8 2.5a5.5 5.5 0 1 0 0 11a5.5 5.5 0 0 0 0-11M8 5v3.2l2.2 1.3",
@@ -30,7 +30,7 @@ export function StateBadge({ run }: { run: Pick<Summary, "state" | "stalled"> })
   );
 }
 
-const MARKS: Record<RankOfRun["state"], string> = {
+const MARKS: Record<RankState["state"], string> = {
   waiting: "·",
   up: "↑",
   joined: "▸",
@@ -38,7 +38,7 @@ const MARKS: Record<RankOfRun["state"], string> = {
   failed: "✕",
 };
 
-export const rankMark = (rank: RankOfRun): string =>
+export const rankMark = (rank: RankState): string =>
   rank.first_failure ? "✕" : (MARKS[rank.state] ?? "?");
 
 /** How far a run is when it ended, or which exit code it had. */

@@ -1,8 +1,8 @@
-"""Where else the values of `shanty.log` go: one module a place, loaded when it is first used.
+"""Other places for the values of `shanty.log`: a module for each, loaded when it is first used.
 
-Each rank that logs has a record of its own there; those of one run belong together. A place that
-is not installed is an error at the first call. One that fails later is said in one line and left
-alone: a run never fails of it.
+Each rank that logs has a record of its own there; the records of a run belong together. A place
+whose package is not installed is an error at the first call. If a place fails later, one line
+reports that and the place gets no more values: the run goes on.
 """
 
 from __future__ import annotations
@@ -11,74 +11,23 @@ import atexit
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
+
+from shanty._sinks.record import Place, Sink, record
 
 VARIABLE = "SHANTY_LOG_TO"  # the environment variable with their names
 NAME = "SHANTY_LOG_NAME"  # and the one with the run's
-# By the name of the place: packages, of which one has to be there, the best first.
+# The packages for each place, the best first; one of them must be installed.
 PACKAGES = {
     "tensorboard": ("tensorboard", "tensorboardX"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
 }
-_STEPS = ("step", "epoch")
 _LAST_WORDS = 2.0  # seconds for what is left to be written, when the script has failed
-
-
-class Place(NamedTuple):
-    """Whose values they are: `folder` is for this place's files; `run` is "" without a run."""
-
-    folder: Path
-    run: str
-    name: str
-    rank: int
-
-    @property
-    def title(self) -> str:
-        """What this rank's record is called."""
-        return self.name if self.rank == 0 else f"{self.name} rank {self.rank}"
-
-
-class Record(NamedTuple):
-    """What one call of `shanty.log` said; time: seconds since 1970."""
-
-    step: int
-    time: float
-    numbers: Mapping[str, float]
-    texts: Mapping[str, str]
-
-
-class Sink(Protocol):
-    """One place, in a module of its own as the class `Sink`, made of the `Place`."""
-
-    def __init__(self, place: Place) -> None:
-        """Begin the record."""
-
-    def write(self, record: Record) -> None:
-        """Add to it."""
-
-    def close(self, *, failed: bool) -> None:
-        """Write what is left, and how the script ended."""
-
-
-def record(values: Mapping[str, Any], count: int) -> Record:
-    """Sort the values of one call: its step is that of `step`, else of `epoch`, else `count`."""
-    step, of_step = count, ""
-    for name in _STEPS:
-        value = values.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value % 1 == 0:
-            step, of_step = int(value), name
-            break
-    others = {name: value for name, value in values.items() if name != of_step}
-    numbers = {n: float(v) for n, v in others.items() if isinstance(v, (bool, int, float))}
-    texts = {name: value for name, value in others.items() if isinstance(value, str)}
-    return Record(step, time.time(), numbers, texts)
 
 
 def missing(name: str) -> str:
@@ -87,11 +36,26 @@ def missing(name: str) -> str:
     return "" if any(find_spec(package) is not None for package in packages) else packages[0]
 
 
-class Sinks:
-    """The places that were asked for. Any thread may write; a fork of the process writes nothing.
+def sink_of(name: str) -> type[Sink]:
+    """The class for a place, loaded; raises what the import of its package raises."""
+    if name == "tensorboard":
+        from shanty._sinks import tensorboard
 
-    Raises ModuleNotFoundError where the package for one of them is not installed, and ValueError
-    for a name that is none.
+        return tensorboard.Sink
+    if name == "mlflow":
+        from shanty._sinks import mlflow
+
+        return mlflow.Sink
+    from shanty._sinks import wandb
+
+    return wandb.Sink
+
+
+class Sinks:
+    """The requested places. Any thread may write; a fork of the process writes nothing.
+
+    Raises ModuleNotFoundError if the package for a place is not installed, and ValueError for an
+    unknown name.
     """
 
     def __init__(self, names: Sequence[str], artifacts: Path, run: str, name: str, rank: int):
@@ -110,14 +74,14 @@ class Sinks:
             place = Place(artifacts / each, run, name or run or "shanty", rank)
             try:
                 place.folder.mkdir(parents=True, exist_ok=True)
-                self._open[each] = import_module(f"{__name__}.{each}").Sink(place)
-            except Exception as error:  # noqa: BLE001  whatever another package has to say
+                self._open[each] = sink_of(each)(place)
+            except Exception as error:  # noqa: BLE001  whatever another package raises
                 self._say(each, error)
         atexit.register(self.close)
         self._before, sys.excepthook = sys.excepthook, self._failed
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Hand the values of one call on."""
+        """Pass the values of one call to all places."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -131,7 +95,7 @@ class Sinks:
                     del self._open[name]
 
     def close(self, *, failed: bool = False) -> None:
-        """Write what is left, and no more."""
+        """Write the remaining values and close all places."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -145,7 +109,7 @@ class Sinks:
     def _failed(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """The script ends by an exception, perhaps without an end of Python's: nobody may wait."""
+        """Close all places in bounded time after an exception, perhaps without exit handlers."""
         self._before(kind, error, trace)
         thread = threading.Thread(target=self.close, kwargs={"failed": True}, daemon=True)
         thread.start()

@@ -1,7 +1,7 @@
 """MLflow: a store in the run's artifacts, or the server of MLFLOW_TRACKING_URI.
 
-Numbers become metrics, texts tags. The experiment is that of MLFLOW_EXPERIMENT_NAME, else "shanty".
-A run of MLflow's that the script itself has begun is left alone. The store is also to be reached as
+Numbers become metrics, texts tags. The experiment is MLFLOW_EXPERIMENT_NAME, else "shanty". An
+MLflow run that the script itself has started is left alone. The store can also be reached as
 `mlflow-store` beside the artifacts.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shanty._sinks import Place, Record
+from shanty._sinks.record import Place, Record
 
 
 class Sink:
-    """A run of MLflow's."""
+    """A run of MLflow."""
 
     def __init__(self, place: Place) -> None:
         address = os.environ.get("MLFLOW_TRACKING_URI")
@@ -51,12 +51,12 @@ class Sink:
         self._client.log_batch(self._run, metrics=metrics, tags=tags)
 
     def close(self, *, failed: bool) -> None:
-        """Say how the script ended."""
+        """Record how the script ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 def _link(folder: Path) -> Path:
-    """Another path to the folder: MLflow takes none for a store that has `artifacts` in it."""
+    """Another path to the folder: MLflow rejects the path of a store that contains `artifacts`."""
     link = folder.parent.with_name("mlflow-store")
     with suppress(FileExistsError):  # another rank's
         link.symlink_to(folder)
@@ -65,7 +65,7 @@ def _link(folder: Path) -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One rank of this host at a time: a store of files lets two make the same experiment."""
+    """Lets in one rank of this host at a time: a file store lets two create one experiment."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

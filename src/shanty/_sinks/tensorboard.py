@@ -1,7 +1,7 @@
 """TensorBoard: event files, by tensorboard's own writer or by tensorboardX.
 
-Rank 0's are in the folder itself, those of others in folders below, which TensorBoard shows as
-runs beside it. It takes numbers only.
+The files of rank 0 are in the folder itself, those of other ranks in subfolders, which TensorBoard
+shows as further runs. It accepts numbers only.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from shanty._sinks import Place, Record
+from shanty._sinks.record import Place, Record
 
 _FLUSH = 5  # seconds after which values are in the file
-_QUEUE = 100  # events that wait for it at most
+_QUEUE = 100  # events that wait for that at most
 
 
 class Sink:
@@ -47,5 +47,5 @@ class Sink:
             self._writer.add_event(event)
 
     def close(self, *, failed: bool) -> None:
-        """Write what waits."""
+        """Write the remaining events."""
         self._writer.close()

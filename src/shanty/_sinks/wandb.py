@@ -1,7 +1,7 @@
 """Weights & Biases: files in the run's artifacts that `wandb sync` sends, or its server at once.
 
-WANDB_MODE says which; without it, the server where the user is logged in. The ranks' runs are one
-group. A run that the script itself has begun is left alone.
+WANDB_MODE chooses; the default is the server if the user is logged in. The runs of all ranks form
+a group. A wandb run that the script itself has started is left alone.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import netrc
 import os
 from urllib.parse import urlsplit
 
-from shanty._sinks import Place, Record
+from shanty._sinks.record import Place, Record
 
 _SERVER = "https://api.wandb.ai"
 
 
 class Sink:
-    """A run of wandb's."""
+    """A run of wandb."""
 
     def __init__(self, place: Place) -> None:
         import wandb
@@ -32,7 +32,7 @@ class Sink:
             config={"shanty_run": place.run, "shanty_rank": place.rank},
             settings=wandb.Settings(console="off", silent=True),
         )
-        # wandb's own steps may only grow; these may be of several loops.
+        # wandb's own steps must increase; these steps may come from several loops.
         self._run.define_metric("*", step_metric="step")
 
     def write(self, record: Record) -> None:
@@ -40,7 +40,7 @@ class Sink:
         self._run.log({**record.numbers, **record.texts, "step": record.step})
 
     def close(self, *, failed: bool) -> None:
-        """Say how the script ended."""
+        """Record how the script ended."""
         self._run.finish(exit_code=int(failed))
 
 

@@ -4,11 +4,4 @@ Nothing is decided here, and nothing heavy is imported before it is needed, so t
 and the start of a run stay quick.
 """
 
-import sys
-
-if sys.platform == "win32":
-    raise SystemExit(
-        "shanty: it does not run on Windows itself\n"
-        "  why: MPI's launchers, and the signals and files that shanty works with, are of Unix\n"
-        "  fix: install WSL (`wsl --install`), and shanty inside it, as on any Linux"
-    )
+import shanty.client  # noqa: F401  before click: it says on what systems shanty runs

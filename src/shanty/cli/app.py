@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 import errno
-import importlib
 import os
 import shlex
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
@@ -16,26 +16,11 @@ from typing import Any, NoReturn
 
 import click
 
-from shanty import __version__
-from shanty.cli.context import Errors, folder_is_gone, show_error
+from shanty._version import __version__
+from shanty.client.context import folder_is_gone
+from shanty.client.terminal.errors import Errors, show_error
 from shanty.runtime.errors import ShantyError, StorageError, UsageError
 from shanty.runtime.rundir import home, not_allowed
-
-# Each verb and the module of its command; the command has the verb's name with _ for a dash.
-# With a dot it is a module of a package above the command line.
-VERBS = {
-    "run": "run", "rerun": "run", "ps": "runs", "show": "show", "logs": "runs", "stop": "runs",
-    "stacks": "stacks", "doctor": "doctor", "net": "net", "rm": "runs", "prune": "runs",
-    "hosts": "hosts", "machines": "machines", "lab": "lab", "mpi": "mpi", "image": "image",
-    "k8s": "k8s", "ui": "dashboard", "serve": "dashboard", "experiments": "experiments",
-    "create": "clusterone", "horovodrun": "horovodrun", "dmlc-submit": "dmlc_submit",
-    "flyte": "flyte.command", "completion": "completion",
-}  # fmt: skip
-# What Clusterone's users type besides `create job`: the verb and the word after it.
-_OF_CLUSTERONE = {
-    "start": ("job",), "stop": ("job",), "rm": ("job",), "get": ("job", "jobs", "events"),
-}  # fmt: skip
-
 
 # What people type who know another program, and what it is here.
 _ELSEWHERE = {
@@ -54,7 +39,22 @@ _ELSEWHERE = {
 
 
 class Verbs(click.Group):
-    """Imports a verb's module when the verb is used."""
+    """Loads the command of a verb when the verb is used; `shanty.program` says which there are."""
+
+    verbs: Mapping[str, str]
+
+    def use(
+        self,
+        verbs: Mapping[str, str],
+        command: Callable[[str], click.Command],
+        second_word: Callable[[str, str], click.Command | None],
+    ) -> None:
+        """Have these verbs with their summaries; `command` returns the command of each.
+
+        `second_word` returns the command of a word that is not a verb, or whose meaning depends on
+        the next word.
+        """
+        self.verbs, self._command, self._second_word = verbs, command, second_word
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, or complete one for a shell."""
@@ -66,38 +66,41 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order in which people meet them."""
-        return list(VERBS)
+        return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the verb's command."""
-        if cmd_name not in VERBS:
+        if cmd_name not in self.verbs:
             return None
-        place = VERBS[cmd_name]
-        module = importlib.import_module(
-            f"shanty.{place}" if "." in place else f"shanty.cli.{place}"
-        )
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        command = self._command(cmd_name)
         _keep_summaries(command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.verbs.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; for another word say what was probably meant."""
         word = args[0]
-        named = len(args) > 2 or word not in VERBS  # `shanty stop job` is of a run of that name
-        if named and args[1:2] and args[1] in _OF_CLUSTERONE.get(word, ()):
-            from shanty.cli import clusterone
-
-            return word, clusterone.ALSO[word], args[1:]
-        if word in VERBS or word.startswith("-"):
+        # `shanty stop job` is of a run of that name.
+        named = len(args) > 2 or word not in self.verbs
+        other = self._second_word(word, args[1]) if named and args[1:] else None
+        if other is not None:
+            return word, other, args[1:]
+        if word in self.verbs or word.startswith("-"):
             return super().resolve_command(ctx, args)
-        from difflib import get_close_matches
         from shutil import which
 
-        nearest = get_close_matches(word, VERBS, 1)
+        from shanty.runtime.suggestions import closest
+
+        nearest = closest(word, self.verbs)
         if word == "help":
-            fix = shlex.join(["shanty", *[each for each in args[1:2] if each in VERBS], "--help"])
+            verb = [each for each in args[1:2] if each in self.verbs]
+            fix = shlex.join(["shanty", *verb, "--help"])
         elif word.endswith((".py", ".ipynb")) or os.access(word, os.F_OK):
             fix = f"did you mean: {_line('run', *args)}"
         elif word in _ELSEWHERE:
@@ -105,7 +108,7 @@ class Verbs(click.Group):
         elif which(word):
             fix = f"to run that program: {_line('run', *args)}"
         elif nearest:
-            fix = f"did you mean: {_line(nearest[0], *args[1:])}"
+            fix = f"did you mean: {_line(nearest, *args[1:])}"
         else:
             fix = "`shanty --help` lists the commands"
         raise UsageError(f"shanty has no command {word!r}", fix=fix)
@@ -116,7 +119,7 @@ class Verbs(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            verb = next((word for word in words if word in VERBS), None)
+            verb = next((word for word in words if word in self.verbs), None)
             if verb is not None:
                 words.remove(verb)
             elif any(word.endswith(".py") for word in words):
@@ -130,7 +133,7 @@ class Verbs(click.Group):
             ) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; who reads its output may leave, as `head` does."""
+        """Run the verb; the reader of its output may leave, as `head` does."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -204,7 +207,7 @@ def _folder_is_gone() -> bool:
 
 
 def _known(error: OSError) -> ShantyError | None:
-    """Return what an OSError says of the folder that one is in, of disks and of permissions."""
+    """Return the error for a current folder that is gone, a disk that is full, or a permission."""
     if error.errno == errno.ENOENT and _folder_is_gone():
         return folder_is_gone()
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -222,10 +225,10 @@ def _known(error: OSError) -> ShantyError | None:
 
 
 def _open_streams() -> None:
-    """See to it that the standard streams are there, and take all that is written to them.
+    """Make sure that the standard streams are open, and that they accept every letter.
 
-    Where one is closed, another file would take its number. Where one has no letter for
-    something (a name of bytes, a locale of long ago), it is written as in Python's own texts.
+    If a stream were closed, another file would take its number. A letter that a stream lacks (in a
+    name made of bytes, or in an old locale) is written as Python escapes it.
     """
     for number in range(3):
         try:

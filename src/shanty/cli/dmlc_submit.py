@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -11,15 +10,24 @@ from typing import BinaryIO
 
 import click
 
-from shanty.cli import jobs
-from shanty.cli.context import Context, context, note
-from shanty.cli.options import completed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shanty.runtime.rank.dmlc_submit import Wanted
-    from shanty.runtime.rank.option_table import Option
-    from shanty.runtime.spec import JobSpec
+from shanty.client import jobs
+from shanty.client.context import Context, context, note
+from shanty.client.terminal.options import completed
+from shanty.runtime.errors import UsageError
+from shanty.runtime.lines.dmlc_submit import (
+    CLUSTERS,
+    LOG_LEVELS,
+    OPTIONS,
+    REFUSED,
+    VERB,
+    Wanted,
+    hosts_of,
+    parse,
+    program,
+)
+from shanty.runtime.lines.option_table import SWITCH, WHOLE, Option
+from shanty.runtime.localhost import all_here
+from shanty.runtime.spec import JobSpec, Program
 
 _FILES = ("--host-file", "--files", "--log-file")
 
@@ -48,9 +56,6 @@ class Line(click.Command):
 
 
 def _option(option: Option) -> click.Option:
-    from shanty.runtime.rank.dmlc_submit import CLUSTERS, LOG_LEVELS, REFUSED
-    from shanty.runtime.rank.option_table import SWITCH, WHOLE
-
     first = option.names[0]
     choices = {
         "--cluster": [name for name in CLUSTERS if name not in REFUSED],
@@ -73,8 +78,6 @@ def _option(option: Option) -> click.Option:
 
 
 def _all() -> list[Option]:
-    from shanty.runtime.rank.dmlc_submit import OPTIONS, VERB
-
     return list(dict.fromkeys([*OPTIONS.values(), *VERB.values()]))
 
 
@@ -89,11 +92,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
       shanty dmlc-submit --cluster ssh --host-file hosts --num-workers 4 python train.py
       shanty dmlc-submit --cluster local --num-workers 2 xgboost train.conf max_depth=4
     """
-    from shanty.runtime.errors import UsageError
-    from shanty.runtime.rank.dmlc_submit import OPTIONS, VERB, parse
-
     wanted = parse(words, os.environ, {**OPTIONS, **VERB})
-    if wanted.help:
+    if wanted.asks:
         click.echo(ctx.get_help())
         return
     verb = wanted.verb
@@ -108,8 +108,8 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
         note(text)
     if wanted.verbose:
         note(shlex.join(job.words()))
-    from shanty.cli.start import start
-    from shanty.cli.terminal import Show
+    from shanty.client.terminal.display import Show
+    from shanty.client.terminal.start import start
 
     log = _log(wanted.log_file) if wanted.log_file and "dry-run" not in verb else None
     show = Show(quiet="quiet" in verb, as_json="json" in verb, log=log)
@@ -118,11 +118,6 @@ def dmlc_submit(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 def _job(wanted: Wanted, here: Context) -> JobSpec:
     """Make the job that a line asks for."""
-    from shanty.runtime.errors import UsageError
-    from shanty.runtime.localhost import all_here
-    from shanty.runtime.rank.dmlc_submit import hosts_of, program
-    from shanty.runtime.spec import Program
-
     folder = Path.cwd()
     on, hostfile = wanted.verb.get("on"), wanted.hostfile or None
     each = wanted.each
@@ -143,7 +138,7 @@ def _job(wanted: Wanted, here: Context) -> JobSpec:
     # DMLC's tracker starts any number of workers on one machine. Cores that the line asks for
     # by themselves have to be there.
     many = not on and not hostfile and wanted.cores in (None, 1)
-    return jobs.make_job(
+    return jobs.job_typed(
         Program(tuple(program(wanted.command))),
         folder,
         {
@@ -156,7 +151,7 @@ def _job(wanted: Wanted, here: Context) -> JobSpec:
             "hostfile": str(Path(hostfile).absolute()) if hostfile else None,
             "mpi": wanted.verb.get("mpi"),
             "env": wanted.variables,
-            "name": _name(wanted.name) or None,
+            "name": jobs.run_name(wanted.name),
         },
     )
 
@@ -168,16 +163,8 @@ def _check_files(wanted: Wanted, folder: Path, *, elsewhere: bool) -> None:
             wanted.leave_out(f"--files {name}", "it is outside of the workspace, which hosts get")
 
 
-def _name(text: str) -> str:
-    """Make the name of a run of a job's, without what it may not hold; "" where nothing is left."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
-    return "" if name == "last" else name
-
-
 def _log(path: str) -> BinaryIO:
     """Open the file of --log-file, which is appended to as DMLC's tracker does."""
-    from shanty.runtime.errors import UsageError
-
     try:
         return Path(path).open("ab")
     except OSError as error:

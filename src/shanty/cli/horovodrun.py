@@ -9,8 +9,13 @@ from pathlib import Path
 
 import click
 
-from shanty.cli import jobs
-from shanty.cli.context import context, note
+from shanty.client import jobs
+from shanty.client.context import context, note
+from shanty.runtime.errors import UsageError
+from shanty.runtime.lines.horovodrun import parse
+from shanty.runtime.localhost import all_here
+from shanty.runtime.mpi.processes import OUTPUT_FILES
+from shanty.runtime.spec import Raw
 
 
 @click.command(
@@ -29,18 +34,12 @@ def horovodrun(words: tuple[str, ...]) -> None:
     Example:
       shanty horovodrun -np 4 -H a:2,b:2 python train.py
     """
-    from shanty.runtime.errors import UsageError
-    from shanty.runtime.localhost import all_here
-    from shanty.runtime.rank import redirect
-    from shanty.runtime.rank.horovodrun import answer, mpirun_words, parse
-    from shanty.runtime.spec import Raw
-
     wanted = parse(words)
     here, folder = context(), Path.cwd()
     if wanted.asks:
         from shanty.launch import interpreter
 
-        print(answer(wanted, interpreter.choose(None, folder, here.environ)))
+        print(wanted.answer(interpreter.choose(None, folder, here.environ)))
         return
     if wanted.ssh:
         raise UsageError(
@@ -50,10 +49,10 @@ def horovodrun(words: tuple[str, ...]) -> None:
         )
     variables = dict(wanted.variables)
     if wanted.output:
-        variables[redirect.FILES] = os.path.abspath(wanted.output)  # noqa: PTH100
+        variables[OUTPUT_FILES] = os.path.abspath(wanted.output)  # noqa: PTH100
     local = not wanted.hostfile and all_here(filter(None, wanted.hosts.split(",")))
-    job = jobs.make_job(
-        Raw(("mpirun", *mpirun_words(wanted))),
+    job = jobs.job_typed(
+        Raw(("mpirun", *wanted.mpirun_words())),
         folder,
         {
             "ranks": wanted.ranks,
@@ -68,7 +67,7 @@ def horovodrun(words: tuple[str, ...]) -> None:
         note(text)
     if wanted.verbose:
         note(shlex.join(job.words()))
-    from shanty.cli.start import start
-    from shanty.cli.terminal import Show
+    from shanty.client.terminal.display import Show
+    from shanty.client.terminal.start import start
 
-    sys.exit(start(here, job, Show(), dry_run=False, detach=False))
+    sys.exit(start(here, job, Show()))

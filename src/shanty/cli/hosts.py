@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from shanty.cli.context import context, note
-from shanty.cli.options import completed, json_option
-from shanty.cli.table import print_table
+from shanty.client.context import context, note
+from shanty.client.terminal.options import completed, json_option
+from shanty.client.terminal.table import print_table
 from shanty.runtime.errors import UsageError
 
 name_argument = click.argument("name", shell_complete=completed("groups"))
@@ -38,12 +38,11 @@ def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
       shanty hosts add rack 'gpu[1-8]'
       shanty hosts add desk --hostfile hostfile
     """
-    from shanty.launch.cluster import inventory
-    from shanty.launch.cluster.ranges import spread
+    from shanty.launch import inventory
 
     home = context().home
     inventory.check_name(name)
-    named = [part for text in host for part in spread(text) if part]
+    named = [part for text in host for part in inventory.spread(text) if part]
     given = list(map(inventory.parse_host, named))
     if hostfile is not None:
         given += inventory.read_hostfile(hostfile)
@@ -53,7 +52,8 @@ def add(name: str, host: tuple[str, ...], hostfile: Path | None) -> None:
         )
     group = inventory.extended(name, given, home)
     inventory.save(group, home)
-    note(f"{name} has {_count(len(group.hosts))}; use it with --on {name}")
+    count = len(group.hosts)
+    note(f"{name} has {count} host{'s' * (count != 1)}; use it with --on {name}")
 
 
 @hosts.command("list")
@@ -65,7 +65,7 @@ def list_all(as_json: bool) -> None:
     Example:
       shanty hosts list
     """
-    from shanty.launch.cluster import inventory
+    from shanty.launch import inventory
 
     home = context().home
     groups = [inventory.load(name, home) for name in inventory.names(home)]
@@ -96,7 +96,7 @@ def show(name: str, as_json: bool) -> None:
     Example:
       shanty hosts show desk
     """
-    from shanty.launch.cluster import inventory
+    from shanty.launch import inventory
 
     group = inventory.load(name, context().home)
     if as_json:
@@ -126,11 +126,7 @@ def remove(name: str) -> None:
     Example:
       shanty hosts remove desk
     """
-    from shanty.launch.cluster import inventory
+    from shanty.launch import inventory
 
     inventory.remove(name, context().home)
     note(f"the group {name} is removed")
-
-
-def _count(number: int) -> str:
-    return f"{number} host" if number == 1 else f"{number} hosts"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.context import context, note
-from shanty.cli.options import completed, json_option, registry_password
-from shanty.cli.table import print_table
+from shanty.client.context import context, note
+from shanty.client.options import registry_password
+from shanty.client.terminal.options import completed, json_option
+from shanty.client.terminal.table import print_table
 from shanty.runtime.containers.engines import LAYERED
 from shanty.runtime.errors import UsageError
 
@@ -73,7 +74,7 @@ def build(
       shanty image build registry.example.org/me/digits:2 --with-code --push
       shanty image build --base my/cuda:12 --python ~/venvs/train
     """
-    from shanty.cli.terminal import leave_when_interrupted
+    from shanty.client.terminal.display import leave_when_interrupted
     from shanty.launch.containers import build as builder
 
     leave_when_interrupted()
@@ -124,7 +125,7 @@ def _show(planned: Plan, *, as_json: bool) -> None:
     parts = [{"what": part.title, "bytes": part.size} for part in planned.parts]
     base = planned.base
     if as_json:
-        values = {"base": base.name, "python": base.version, "packages_of": planned.source}
+        values = {"base": base.name, "python": base.venv.version, "packages_of": planned.source}
         names = list(planned.wanted.names)
         print(
             json.dumps(
@@ -134,7 +135,7 @@ def _show(planned: Plan, *, as_json: bool) -> None:
         )  # fmt: skip
         return
     print(f"# name      {', '.join(planned.wanted.names)}, by {planned.engine}")
-    print(f"# base      {base.name}, Python {base.version}")
+    print(f"# base      {base.name}, Python {base.venv.version}")
     print(f"# packages  of {planned.source}")
     for part in planned.parts:
         print(f"# layer     {part.title} ({part.size / 1e6:.0f} MB)")

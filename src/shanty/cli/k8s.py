@@ -7,7 +7,7 @@ import os
 
 import click
 
-from shanty.cli.options import json_option
+from shanty.client.terminal.options import json_option
 from shanty.runtime.errors import UsageError
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.context import context, note
-from shanty.cli.options import completed, json_option
-from shanty.cli.table import print_table
+from shanty.client.context import context, note
+from shanty.client.terminal.options import completed, json_option
+from shanty.client.terminal.table import print_table
 
 if TYPE_CHECKING:
     from shanty.launch.lab.model import Lab

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from shanty.cli.context import Context, context, note
-from shanty.cli.options import OPTIONS, completed, json_option
-from shanty.cli.table import print_table
+from shanty.client.context import Context, context, note
+from shanty.client.options import OPTIONS
+from shanty.client.terminal.options import completed, json_option, run_option
+from shanty.client.terminal.table import print_table
+from shanty.launch.options.known import BUILTIN
 from shanty.runtime.errors import UsageError
 
 name_argument = click.argument("name", shell_complete=completed("machine_types"))
-_OF_QUEUES = {  # what a type may say of its machines to the queue that gives them
-    "slurm": ("partition", "account", "qos", "constraint", "reservation", "exclusive", "slurm"),
-    "k8s": ("node_selector", "tolerations", "priority_class", "queue", "memory_per_rank"),
-}
+# What a type may say of its machines to the queue that gives them.
+_OF_QUEUES = {each.scheme: each.of_machines for each in BUILTIN if each.of_machines}
 _FIELDS = [each for fields in _OF_QUEUES.values() for each in fields]
 
 
@@ -28,13 +27,14 @@ def machines() -> None:
 
 def _queue_options(command: Any) -> Any:
     for field in reversed(_FIELDS):
-        command = OPTIONS[field].click_option()(command)
+        command = run_option(field)(command)
     return command
 
 
 @machines.command()
 @name_argument
-@OPTIONS["on"].click_option(
+@run_option(
+    "on",
     required=True,
     help="Hosts and groups, as gpu[1-8] or ann@10.0.0.2,desk; local; slurm; k8s.",
 )
@@ -51,7 +51,7 @@ def add(name: str, on: str, slots: int | None, gpus: int | None, **typed: Any) -
       shanty machines add a100 --on slurm --partition gpu --gpus 4
       shanty machines add small --on k8s --node-selector pool=cpu --slots 2
     """
-    from shanty.cli.options import typed as read
+    from shanty.client.options import typed as read
     from shanty.launch.machines import types
 
     given = {key: value for key, value in read(typed).items() if value not in (None, (), False)}
@@ -121,7 +121,8 @@ def show(name: str, as_json: bool) -> None:
         runs = {each: taken.get(each, []) for each in there}
         print(json.dumps({"name": name, **kind.to_json(), "machines": runs}))
     elif there:
-        print_table(("MACHINE", "RUNS"), [(each, _runs(taken.get(each, ()))) for each in there])
+        rows = [(each, ", ".join(taken.get(each, ())) or "free") for each in there]
+        print_table(("MACHINE", "RUNS"), rows)
     else:
         words = [f"{key}={value}" for key, value in kind.options.items()]
         print(f"{name}: machines of {kind.on}, as its queue gives them {' '.join(words)}".strip())
@@ -143,11 +144,7 @@ def remove(name: str) -> None:
 
 
 def _users(here: Context) -> dict[str, list[str]]:
-    from shanty.launch.machines.use import users
+    from shanty.launch.machines.types import users
 
     here.runs.refresh()
     return users(here.runs.on())
-
-
-def _runs(ids: Sequence[str]) -> str:
-    return ", ".join(ids) or "free"

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from shanty.cli.context import context, note
-from shanty.cli.options import completed, json_option
-from shanty.cli.table import print_table
+from shanty.client.context import context, note
+from shanty.client.terminal.options import completed, json_option
+from shanty.client.terminal.table import print_table
 
 FLAVOURS = "openmpi5 (or openmpi), openmpi4, mpich, intel"
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.context import at_terminal, context, note
-from shanty.cli.options import OPTIONS, completed, json_option
-from shanty.cli.table import ago, print_table
+from shanty.client.context import at_terminal, context, note
+from shanty.client.terminal.options import completed, json_option, run_option
+from shanty.client.terminal.table import ago, print_table
 
 if TYPE_CHECKING:
     from shanty.launch.network.topology import Choice, Measured, Network, SurveyedHost
@@ -23,7 +23,7 @@ _SLOWEST = 5  # pairs that are shown of more
 
 @click.command()
 @click.argument("target", metavar="[HOSTS]", required=False, shell_complete=completed("hosts"))
-@OPTIONS["hostfile"].click_option()
+@run_option("hostfile")
 @click.option("--ports", metavar="A-B", help="TCP ports that are open between the hosts [any].")
 @click.option("--fresh", is_flag=True, help="Measure, even if it was done before.")
 @click.option(
@@ -49,7 +49,7 @@ def net(
       shanty net lab
       shanty net 10.0.0.2,10.0.0.3 --fresh --svg net.svg
     """
-    from shanty.cli.options import defaults
+    from shanty.client.options import defaults
     from shanty.launch.network.selection import examine
     from shanty.launch.network.survey import chosen, survey
     from shanty.runtime.rundir import storage_errors
@@ -91,7 +91,7 @@ def _ports(text: str) -> tuple[int, int]:
 
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 16):
-        raise UsageError(f"{text!r} is no range of ports", fix="write it as 20000-20999")
+        raise UsageError(f"invalid range of ports: {text!r}", fix="write it as 20000-20999")
     return int(first), int(last)
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shanty.cli import jobs, options
+from shanty.client import options
+from shanty.client.command import make_script
 from shanty.runtime.errors import UsageError
-from shanty.runtime.gpus import visible_gpus
+from shanty.runtime.lines import launchers
+from shanty.runtime.lines.command import is_python
+from shanty.runtime.lines.process_line import ProcessLine
 from shanty.runtime.mpi.hostfiles import read_file
 from shanty.runtime.platform import usable_cores
-from shanty.runtime.rank import launchers
-from shanty.runtime.rank.command import is_python, launcher_of
-from shanty.runtime.rank.process_line import ProcessLine
 from shanty.runtime.spec import Command, Module, Program
 
 _PLAIN = ("python", "python3")  # these mean the run's own
@@ -29,15 +29,10 @@ class Typed:
     python: str | None
 
 
-def read(words: Sequence[str], workspace: Path, environ: Mapping[str, str]) -> Typed | None:
-    """Return what a line asks for; None where it is for no such launcher.
-
-    `python -m`, or `-m` alone, comes to the same as the launcher's name.
-    """
-    found = launcher_of(["python", *words] if words[:1] == ("-m",) else list(words))
-    if found is None:
-        return None
-    name, rest, first = found
+def read(
+    name: str, rest: Sequence[str], first: str, workspace: Path, environ: Mapping[str, str]
+) -> Typed:
+    """Return what a line asks for: the launcher's name, its words, and what was typed for it."""
     line = launchers.parse(name, rest, environ, lambda path: read_file(str(workspace / path)))
     python = None
     if is_python(first):
@@ -70,7 +65,7 @@ def as_run(
     says_number = line.per_node is not None or line.processes is not None
     own = given["ranks"] if says_number else there.get("ranks")
     slots = usable_cores()
-    count = line.count(1 if local else None, slots, own, visible_gpus)
+    count = line.count(1 if local else None, slots, own)
     if each and count.per_host not in (None, each):
         raise UsageError(
             f"--ranks-per-host {each} contradicts {line.says_number} {count.per_host}",
@@ -85,9 +80,9 @@ def as_run(
 
 
 def _take_hosts(line: ProcessLine, values: dict[str, Any], workspace: Path) -> None:
-    """Take the hosts of the file that a line names, unless the run was told others."""
+    """Take the hosts of the file that a line names, unless the run has hosts already."""
     if values["on"] or values["hostfile"]:
-        line.left_out.setdefault("the run has its hosts", []).append(line.hostfile)
+        line.leave_out(line.hostfile, "the run has its hosts")
         return
     values["hostfile"] = str(workspace / line.hostfile)
     line.default = "cpu"  # as many as it has slots
@@ -99,4 +94,4 @@ def _command(line: ProcessLine, workspace: Path) -> Command:
         return Program((first, *rest))
     if line.module:
         return Module(first, tuple(rest))
-    return jobs.make_script(first, rest, workspace)
+    return make_script(first, rest, workspace)

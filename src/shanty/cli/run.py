@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shanty.cli import jobs, options
-from shanty.cli.context import context, note
-from shanty.cli.grouped import GroupedCommand
-from shanty.cli.options import completed, detach_option, json_option, quiet_option, run_argument
+from shanty.client import jobs, options
+from shanty.client.command import bring_script, make_command, note_late_options, refuse_in_ranks
+from shanty.client.context import context, note
+from shanty.client.terminal.grouped import GroupedCommand
+from shanty.client.terminal.options import (
+    as_json,
+    completed,
+    detach_option,
+    json_option,
+    parameter,
+    quiet_option,
+    run_argument,
+    run_options,
+)
+from shanty.launch.options.known import external
+from shanty.launch.options.option import Option
 from shanty.runtime.errors import UsageError
 
 # Options of other launchers, and what they are here.
@@ -39,25 +51,53 @@ _ELSEWHERE = {
     ),
 }  # fmt: skip
 
+# Set where other packages are asked for options of their targets, which takes time.
+_WITH_OTHERS = "shanty.options_of_others"
+
 if TYPE_CHECKING:
     from shanty.cli import process_lines
-    from shanty.cli.context import Context
-    from shanty.runtime.spec import JobSpec
 
 
 class RunCommand(GroupedCommand):
     """Lets `-m NAME` end the options, as Python does; its help has them in groups."""
 
-    groups = options.GROUPS
+    groups = options.GROUPS | {
+        "Kubernetes": (*options.GROUPS["Kubernetes"], "manifest", "form")
+    }  # fmt: skip
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options up to the first word that is none, or `-m`."""
-        takes_value = {
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters; those of other packages' targets once they are asked for."""
+        others = [each for options in self._of_others(ctx).values() for each in options]
+        return [*super().get_params(ctx), *map(parameter, others)]
+
+    def groups_of(self, ctx: click.Context) -> Mapping[str, Sequence[str]]:
+        """Return the groups, with one for each target of another package that has options."""
+        return self.groups | {
+            title: [each.field for each in options]
+            for title, options in self._of_others(ctx).items()
+        }
+
+    def _of_others(self, ctx: click.Context) -> dict[str, list[Option]]:
+        """Return the options of other packages' targets, by title, once they are asked for."""
+        own = {each.name for each in self.params}
+        targets = external() if _WITH_OTHERS in ctx.meta else ()
+        found = {
+            each.title: [option for option in each.options if option.field not in own]
+            for each in targets
+        }
+        return {title: options for title, options in found.items() if options}
+
+    def _takes_value(self, ctx: click.Context) -> dict[str, bool]:
+        return {
             name: not param.is_flag
-            for param in self.params
+            for param in self.get_params(ctx)
             if isinstance(param, click.Option)
             for name in param.opts
         }
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options up to the first word that is none, or `-m`."""
+        takes_value = self._takes_value(ctx)
         index = 0
         while index < len(args) and args[index].startswith("-") and args[index] != "--":
             name = args[index].partition("=")[0]
@@ -67,6 +107,9 @@ class RunCommand(GroupedCommand):
                 if ours.startswith("-"):
                     fix += ", or give the whole line of the other launcher after --"
                 raise UsageError(f"shanty run has no option {name}", f"it is {whose}", fix)
+            if name == "--help" or (name.startswith("--") and name not in takes_value):
+                ctx.meta[_WITH_OTHERS] = True
+                takes_value = self._takes_value(ctx)
             if args[index] == "-m":
                 args = [*args[:index], "--", *args[index:]]
                 break
@@ -82,7 +125,7 @@ class RunCommand(GroupedCommand):
     shell_complete=completed("files"),
     metavar="SCRIPT | -m MODULE | PROGRAM | -- mpirun … [ARGS]…",
 )
-@options.run_options
+@run_options
 @click.option("--raw", is_flag=True, help="Run the command once; it calls mpirun by itself.")
 @click.option(
     "-f",
@@ -98,7 +141,7 @@ class RunCommand(GroupedCommand):
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and run nothing.")
 @detach_option
 @quiet_option
-@options.as_json("One JSON object a line on stdout.")
+@as_json("One JSON object a line on stdout.")
 def run(
     command: tuple[str, ...],
     raw: bool,
@@ -127,64 +170,55 @@ def run(
         now = click.get_current_context()
         (missing,) = [each for each in now.command.params if each.name == "command"]
         raise click.MissingParameter(ctx=now, param=missing)
-    jobs.refuse_in_ranks(os.environ)
+    refuse_in_ranks(os.environ)
     here = context()
     folder = jobs.workspace_folder(typed["source"], workdir, here)
     given = options.typed(typed)
     given["env"] = jobs.environment(typed["env"], env_file, os.environ)
     if form and not dry_run:
         raise UsageError(f"-o {form} says how --dry-run shows objects", fix="add --dry-run")
+    known = None
+    if manifest is None and not raw:
+        known = process_line(command, folder, {**os.environ, **given["env"]})
     if manifest is not None:
-        job = jobs.of_manifest(manifest, command, folder, given)
-        sys.exit(_started(here, job, dry_run, detach, quiet, as_json, form))
-    known = None if raw else _process_line(command, folder, {**os.environ, **given["env"]})
-    if known is None:
-        job = jobs.make_job(jobs.make_command(command, folder, raw=raw), folder, given)
-        jobs.note_late_options(job)
+        from shanty.client.manifest import of_manifest
+
+        job = of_manifest(manifest, command, folder, given)
+    elif known is None:
+        job = jobs.job_typed(make_command(command, folder, raw=raw), folder, given)
+        note_late_options(job)
+        job = bring_script(job)
     else:
         from shanty.cli import process_lines
-        from shanty.runtime.rank.launchers import answer
 
-        text = answer(known.line)
+        text = known.line.answer("")
         if text:
             click.echo(text)
             return
         what, given = process_lines.as_run(known, folder, given, here.environ)
-        job = jobs.make_job(what, folder, given)
+        job = bring_script(jobs.job_typed(what, folder, given))
         for each in [] if quiet else known.line.notes:
             note(each)
-    job = jobs.bring_script(job)
-    sys.exit(_started(here, job, dry_run, detach, quiet, as_json, form))
-
-
-def _started(
-    here: Context,
-    job: JobSpec,
-    dry_run: bool,
-    detach: bool,
-    quiet: bool,
-    as_json: bool,
-    form: str | None,
-) -> int:
-    """Start the job, or show what would be."""
-    from shanty.cli.start import start
-    from shanty.cli.terminal import Show
+    from shanty.client.terminal.display import Show
+    from shanty.client.terminal.start import start
 
     show = Show(quiet=quiet, as_json=as_json)
-    return start(here, job, show, dry_run=dry_run, detach=detach, form=form or "")
+    sys.exit(start(here, job, show, dry_run=dry_run, detach=detach, form=form or ""))
 
 
-def _process_line(
+def process_line(
     words: tuple[str, ...], folder: Path, environ: Mapping[str, str]
 ) -> process_lines.Typed | None:
     """Return what a line for torchrun or the like asks for; None for all others, and soon."""
-    from shanty.runtime.rank.command import launcher_of
+    from shanty.runtime.lines.command import launcher_of
 
-    if launcher_of(["python", *words] if words[:1] == ("-m",) else list(words)) is None:
+    # `python -m`, or `-m` alone, comes to the same as the launcher's name.
+    found = launcher_of(["python", *words] if words[:1] == ("-m",) else list(words))
+    if found is None:
         return None
     from shanty.cli import process_lines
 
-    return process_lines.read(words, folder, environ)
+    return process_lines.read(*found, folder, environ)
 
 
 @click.command()
@@ -202,15 +236,10 @@ def rerun(run: str, detach: bool, quiet: bool, as_json: bool) -> None:
       shanty rerun
       shanty rerun -d night
     """
-    from shanty.cli.start import start
-    from shanty.cli.terminal import Show
-    from shanty.launch.index import read_job
-    from shanty.runtime.errors import NotFoundError
+    from shanty.client.terminal.display import Show
+    from shanty.client.terminal.start import start
 
     here = context()
-    found = here.runs.find(run)
-    job = read_job(found)
-    if job is None:
-        raise NotFoundError(f"{found.job} is missing or damaged, so its job is not known")
+    job = here.job_of(here.runs.find(run))
     show = Show(quiet=quiet, as_json=as_json)
-    sys.exit(start(here, job, show, dry_run=False, detach=detach))
+    sys.exit(start(here, job, show, detach=detach))

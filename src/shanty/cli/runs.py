@@ -1,24 +1,21 @@
-"""Lists, stops and deletes runs, and prints their output."""
+"""Lists, stops and deletes runs, and prints their output and stacks."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from shanty.cli.context import Context, context, note
-from shanty.cli.options import completed, json_option, run_argument
-from shanty.cli.table import ago, print_table, shorten
+from shanty.client.context import Context, context, note
+from shanty.client.terminal.options import completed, json_option, run_argument
+from shanty.client.terminal.table import ago, print_table, shorten
+from shanty.launch.stack_text import grouped, label
+from shanty.runtime import site
 from shanty.runtime.errors import LostError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import Raw, State
-
-if TYPE_CHECKING:
-    from shanty.launch.follow import Excerpt
+from shanty.runtime.spec import State
 
 _RECENT = 20  # runs that `ps` lists unless asked for all
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended
@@ -26,7 +23,7 @@ _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have en
 
 @click.command()
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, not only the newest 20.")
-@click.option("--active", is_flag=True, help="Only runs that are on.")
+@click.option("--active", is_flag=True, help="Only active runs.")
 @click.option(
     "--state", multiple=True, shell_complete=completed("states"),
     help="Only runs in that state (repeatable).",
@@ -58,7 +55,7 @@ def ps(
     for wanted in state:
         if wanted not in {known.value for known in State}:
             raise UsageError(
-                f"there is no state {wanted!r}",
+                f"unknown state {wanted!r}",
                 fix="known are " + ", ".join(s.value for s in State),
             )
     entries = [
@@ -100,7 +97,7 @@ def ps(
             if entry.status.state is State.PENDING and entry.status.reason:
                 print(f"{entry.id} waits: {entry.status.reason}")
     else:
-        print("no runs" if everything or not active else "no run is on")
+        print("no runs" if everything or not active else "no active runs")
 
 
 @click.command()
@@ -128,62 +125,42 @@ def logs(
         if found.agent_log.exists():
             sys.stdout.write(found.agent_log.read_text(errors="replace"))
         return
+    from shanty.client.terminal.logs import print_logs
+
     print_logs(here, found, follow=follow, rank=rank, launcher=launcher, as_json=as_json)
 
 
-def print_logs(
-    here: Context,
-    found: RunDir,
-    *,
-    follow: bool,
-    rank: tuple[int, ...] = (),
-    launcher: bool = False,
-    as_json: bool = False,
-    excerpt: Excerpt | None = None,
-) -> None:
-    """Print the output of a run, or an `excerpt` of it; UsageError for ranks without any."""
-    from shanty.launch.follow import Excerpt, Follower, JsonPrinter, Printer, standard_printer
-    from shanty.launch.index import read_job
-    from shanty.runtime.agent.control import read_status
+@click.command()
+@run_argument
+@click.option("--threads", is_flag=True, help="All threads, not only the main one.")
+@json_option
+def stacks(run: str, threads: bool, as_json: bool) -> None:
+    """Show where every rank stands: its stack, and its MPI call.
 
-    excerpt = excerpt or Excerpt()
-    known = {each for n in found.attempts() for each in RunDir(found.path, n).rank_logs()}
-    unknown = set(rank) - known
-    if unknown and not follow:
-        raise UsageError(
-            f"run {found.id} has no output of rank {min(unknown)}",
-            fix="it has that of " + (", ".join(map(str, sorted(known))) or "no rank"),
-        )
-    wanted = () if launcher else rank or None
-    job = read_job(found)
-    raw = job is not None and isinstance(job.command, Raw)
-    follower = Follower(found, wanted, launcher=launcher or (raw and not rank))
-    # By the ranks that are meant to be: those that have written yet may be fewer.
-    ranks = len(rank) or read_status(found).ranks or len(known)
-    labels = not launcher and ranks != 1
-    printer: Printer | JsonPrinter = (
-        JsonPrinter(sys.stdout.buffer) if as_json else standard_printer(labels=labels)
-    )
-    try:
-        while True:
-            final = here.runs.status(found).state.final
-            while lines := follower.read():
-                printer.show(excerpt.of(lines))
-                if excerpt.over:
-                    break
-            if final or not follow or excerpt.over:
-                break
-            time.sleep(0.05)
-        printer.finish()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        printer.break_line()
+    The innermost call comes first, and of equal stacks those of the fewest ranks.
+
+    \b
+    Examples:
+      shanty stacks
+      shanty stacks --threads night
+    """
+    here = context()
+    found = here.runs.find(run)
+    reply = here.targets.stacks(found)
+    if not reply.ok:
+        raise UsageError(f"run {found.id}: {reply.error}", fix="only an active run has stacks")
+    if as_json:
+        print(json.dumps(reply.stacks))
+        return
+    if not reply.stacks:
+        note("no rank has started yet")
+    for ranks, text in grouped(reply.stacks, all_threads=threads):
+        print(f"{label(ranks)}:\n{text}\n")
 
 
 @click.command()
 @click.argument("run", metavar="[RUN]...", nargs=-1, shell_complete=completed("runs"))
-@click.option("--all", "everything", is_flag=True, help="Every run that is on.")
+@click.option("--all", "everything", is_flag=True, help="Every active run.")
 @click.option("--kill", is_flag=True, help="SIGKILL at once.")
 def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
     """Stop runs: SIGTERM to the ranks, then SIGKILL.
@@ -197,7 +174,7 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
     """
     here = context()
     if not run and not everything:
-        raise UsageError("which run?", fix="name it, or say `last`, or --all")
+        raise UsageError("no run is named", fix="name a run, or `last`, or give --all")
     found = [here.runs.find(reference) for reference in run]
     if everything:
         found = [
@@ -225,21 +202,23 @@ def _stop(here: Context, run: RunDir, grace: float) -> None:
     try:
         here.targets.cancel(run, grace)
     except ShantyError as error:
-        if run.site.exists():
-            forget = f"if its hosts are no more: shanty rm --force {run.id}"
+        if site.exists(run.path):
+            forget = f"if its hosts are gone for good: shanty rm --force {run.id}"
             error.fix = f"{error.fix}; or, {forget}" if error.fix else forget
         raise
     deadline = time.monotonic() + grace + _PATIENCE
     while not (status := here.runs.status(run)).state.final:
         if time.monotonic() > deadline:
-            raise LostError(f"run {run.id} does not end", fix="try again with --kill")
+            raise LostError(f"run {run.id} has not ended", fix="try again with --kill")
         time.sleep(0.02)
     note(f"run {run.id}: {status.state.value}")
 
 
 @click.command()
 @click.argument("run", metavar="RUN...", nargs=-1, required=True, shell_complete=completed("runs"))
-@click.option("-f", "--force", is_flag=True, help="Also runs that are on, or out of reach.")
+@click.option(
+    "-f", "--force", is_flag=True, help="Also active runs, and runs whose hosts are out of reach."
+)
 def rm(run: tuple[str, ...], force: bool) -> None:
     """Delete ended runs, their logs and their artifacts.
 
@@ -267,7 +246,7 @@ def rm(run: tuple[str, ...], force: bool) -> None:
 def prune(keep: int | None) -> None:
     """Delete the oldest ended runs beyond a number.
 
-    Runs that are on stay.
+    Active runs stay.
 
     \b
     Example:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shanty.cli.context import context
-from shanty.cli.options import OPTIONS, json_option, run_argument
-from shanty.cli.table import ago, left_text, one_line, progress_text
-from shanty.runtime.plan import Plan
-from shanty.runtime.rundir import RunDir, read_json, read_lines
-from shanty.runtime.spec import JobSpec, State, Status
+from shanty.client.command_line import one_line, words_of
+from shanty.client.context import context
+from shanty.client.terminal.options import json_option, run_argument
+from shanty.client.terminal.table import ago, left_text, progress_text
+from shanty.runtime.rundir import RunDir, read_json
+from shanty.runtime.spec import State, Status
 
-_SHOWN_BY_THEMSELVES = ("command", "workdir", "name", "tags")
+if TYPE_CHECKING:
+    from shanty.client.report import AttemptReport, RunReport
+
 _MOST_HOSTS, _MOST_FILES = 16, 8  # that are shown, with the number of the others
 
 
@@ -36,23 +38,26 @@ def show(run: str, as_json: bool) -> None:
       shanty show
       shanty show night --json
     """
-    from shanty.cli.stacks import report, stalls_of
-    from shanty.launch.index import read_job
-    from shanty.runtime.plan import read_plan
+    from shanty.client.report import describe_run
+    from shanty.client.stalls import report as described
 
     runs = context().runs
     found = runs.find(run)
     (entry,) = runs.read([found])
-    plan, job, attempts = read_plan(found), read_job(found), _attempts(found)
+    report = describe_run(found, entry)
     if as_json:
         more = {
             "path": str(found.path),
-            "options": _options(job),
-            "hosts": _hosts(plan),
-            "attempts": attempts,
+            "options": report.options,
+            "hosts": [
+                {"name": each.name, "slots": each.slots, "ranks": each.meant}
+                for each in report.hosts
+                if each.planned
+            ],
+            "attempts": [asdict(each) for each in report.attempts],
             "files": _files(found, entry.status),
-            "stalls": stalls_of(found),
-            "progress": read_json(found.progress),
+            "stalls": report.stalls,
+            "progress": report.progress,
             "plan": read_json(found.plan) or {},
         }
         print(json.dumps({**entry.to_json(), **more}))
@@ -61,8 +66,8 @@ def show(run: str, as_json: bool) -> None:
     rows = [
         ("run", entry.id + (f"  ({entry.name})" if entry.name else "")),
         ("tags", ", ".join(entry.tags)),
-        ("command", one_line(job) if job else ""),
-        ("options", _typed(_options(job))),
+        ("command", one_line(report.job) if report.job else ""),
+        ("options", _typed(report.options)),
         ("in", entry.workspace),
         ("state", status.state.value),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
@@ -76,20 +81,20 @@ def show(run: str, as_json: bool) -> None:
         ("started", _date(status.created)),
         ("took", ago(status.took())),
         ("progress", progress_text(found)),
-        ("hosts", _hosts_text(plan)),
-        *(("attempt" if at == 0 else "", text) for at, text in enumerate(_told(attempts))),
-        ("mpi", f"{plan.lead.mpi['flavour']} {plan.lead.mpi['version']}" if plan else ""),
-        ("network", plan.attempt.network.get("text", "") if plan else ""),
-        ("python", plan.lead.python if plan else ""),
+        ("hosts", _hosts_text(report)),
+        *(("attempt" if at == 0 else "", text) for at, text in enumerate(_told(report.attempts))),
+        ("mpi", report.environment.get("mpi", "")),
+        ("network", report.environment.get("network", "")),
+        ("python", report.environment.get("python", "")),
         ("folder", str(found.path)),
         *_file_rows(_files(found, status)),
     ]
     for label, value in rows:
         if value:
             print(f"{label:<10} {value}")
-    stalls = stalls_of(found)[-1:]
+    stalls = report.stalls[-1:]
     for stall in stalls:
-        print(f"\n{report(stall)}")
+        print(f"\n{described(stall)}")
     if status.failure and status.failure.what not in [stall["what"] for stall in stalls]:
         print(f"\n{status.failure.what}")
         for label, value in (("why", status.failure.why), ("fix", status.failure.fix)):
@@ -100,82 +105,34 @@ def show(run: str, as_json: bool) -> None:
             print(*("  " + line for line in status.failure.lines), sep="\n")
 
 
-def _options(job: JobSpec | None) -> dict[str, Any]:
-    """Return what was asked for beside the command, typed or in shanty.toml."""
-    if job is None:
-        return {}
-    plain = JobSpec(job.command)
-    given = {each.name: getattr(job, each.name) for each in fields(JobSpec)}
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in _SHOWN_BY_THEMSELVES and value != getattr(plain, name)
-    }
-
-
 def _typed(given: Mapping[str, Any]) -> str:
     """Write options as one would type them; of variables the names, for values may be secret."""
-    words: list[str] = []
-    for name, value in given.items():
-        flag = OPTIONS[name].flags.split()[0]
-        if value is True:
-            words.append(flag)
-        elif name == "env":
-            words += [word for key in value for word in (flag, key)]
-        elif name == "machines":
-            words += [flag, ",".join(f"{kind}:{count}" for kind, count in value)]
-        elif isinstance(value, (tuple, list)):
-            for each in value:
-                parts = filter(None, each) if isinstance(each, (tuple, list)) else (str(each),)
-                words += [flag, ":".join(parts)]
-        else:
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            words += [flag, text]
-    return shlex.join(words)
-
-
-def _hosts(plan: Plan | None) -> list[dict[str, Any]]:
-    """Return the hosts of a plan, and how many ranks are meant for each of them."""
-    if plan is None:
-        return []
-    placed = plan.attempt.placement
-    return [
-        {"name": each.name, "slots": each.slots, "ranks": placed.get(each.name)}
-        for each in plan.attempt.nodes
-    ]
+    names = {"env": list(given["env"])} if "env" in given else {}
+    return shlex.join(words_of({**given, **names}, shown=True))
 
 
 def _date(seconds: float) -> str:
-    """Write a time as a date; "" for one that no calendar has."""
+    """Write a time as a date; "" for a time that no calendar has."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return ""
 
 
-def _hosts_text(plan: Plan | None) -> str:
-    known = _hosts(plan)
+def _hosts_text(report: RunReport) -> str:
+    known = [each for each in report.hosts if each.planned]
     texts = [
-        host["name"] + (f" ({host['ranks']} ranks)" if host["ranks"] is not None else "")
-        for host in known[:_MOST_HOSTS]
+        each.name + (f" ({each.meant} ranks)" if each.meant is not None else "")
+        for each in known[:_MOST_HOSTS]
     ]
     more = len(known) - _MOST_HOSTS
     return ", ".join(texts).replace("(1 ranks)", "(1 rank)") + (f", {more} more" * (more > 0))
 
 
-def _attempts(run: RunDir) -> list[dict[str, Any]]:
-    """Return the attempts after the first one: on which hosts, and for what failure before."""
+def _told(attempts: Sequence[AttemptReport]) -> list[str]:
     return [
-        {key: event.get(key) for key in ("number", "time", "hosts", "failure")}
-        for event in read_lines(run.events)
-        if event.get("event") == "attempt"
-    ]
-
-
-def _told(attempts: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"{each['number']} on {', '.join(each['hosts'] or [])}, since "
-        f"{(each['failure'] or {}).get('what', 'the one before failed')}"
+        f"{each.number} on {', '.join(each.hosts)}, since "
+        f"{(each.failure or {}).get('what', 'the one before failed')}"
         for each in attempts
     ]
 

@@ -28,31 +28,31 @@ REDUCED: dict[str, frozenset[Op]] = {
 
 
 def op_of(op: int | None, average: bool | None) -> Op:
-    """Return what the two arguments say together; ValueError where both say something."""
+    """Return the operation that the two arguments name; ValueError when both are given."""
     if average is None:
         return Op.AVERAGE if op is None else op if type(op) is Op else Op(op)
     if op is not None:
-        raise ValueError("op= says what average= would say: pass op= alone.")
+        raise ValueError("op= and average= were both given: pass op= alone.")
     kind = "Average" if average else "Sum"
     warnings.warn(f"average= is deprecated: use op=hvd.{kind}.", DeprecationWarning, stacklevel=3)
     return Op.AVERAGE if average else Op.SUM
 
 
 def ranks(process_set: ProcessSet) -> Sequence[int]:
-    """Return the members of a process set that this rank can use; raises as `controller`."""
-    process_sets.controller(process_set)
+    """Return the members of a process set that this rank can use; raises as `negotiator`."""
+    process_sets.negotiator(process_set)
     return process_set.ranks or ()
 
 
 def irreducible(call: str, kind: str, op: Op) -> ArgumentError:
-    """Return the error of an `op` that the type `kind` has not."""
+    """Return the error for an `op` that the type `kind` does not support."""
     return ArgumentError(
         f"{call}: hvd.{op.name.title()} of a tensor of type {kind} is not supported."
     )
 
 
 def check_scattered(op: Op) -> None:
-    """Raise ArgumentError unless a reducescatter can be by that `op`."""
+    """Raise ArgumentError for an `op` that a reducescatter does not support."""
     if op not in (Op.AVERAGE, Op.SUM):
         kind = UnsupportedError if op is Op.ADASUM else ArgumentError
         raise kind(f"reducescatter takes hvd.Average and hvd.Sum, not {op.name.title()}.")
@@ -68,7 +68,7 @@ def check_rows(call: str, dimensions: int) -> None:
 
 
 def check_adasum(process_set: ProcessSet) -> None:
-    """Raise NotImplementedError where there can be no Adasum."""
+    """Raise NotImplementedError where Adasum is not available."""
     if process_set.process_set_id != 0:
         raise NotImplementedError("Adasum works on hvd.global_process_set only.")
     world = process_sets.standing
@@ -82,14 +82,15 @@ def root(root_rank: int, process_set: ProcessSet) -> int:
     """Return the rank within the process set of one of the world; ArgumentError: not in it."""
     members = ranks(process_set)
     if root_rank not in members:
-        raise ArgumentError(f"broadcast: there is no rank {root_rank} in {process_set} to send.")
+        raise ArgumentError(f"broadcast: rank {root_rank}, the root, is not in {process_set}.")
     return members.index(root_rank)
 
 
 def splits(counts: Sequence[int], rows: int, process_set: ProcessSet) -> list[int] | None:
     """Return the rows for each rank of an alltoall; None for the same number for all.
 
-    counts: as the script has it; none at all means that. Raises ArgumentError.
+    counts: as the script passes them; an empty list means the same number for all. Raises
+    ArgumentError.
     """
     size = len(ranks(process_set))
     if not counts:

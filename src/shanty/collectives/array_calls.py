@@ -1,22 +1,27 @@
-"""Horovod's operations on NumPy arrays, checked: requests that `submit` starts. Starts no MPI.
+"""Horovod's operations on tensors, checked: requests that `submit` starts. Starts no MPI.
 
-For front ends that show their tensors as arrays. Results are arrays of their own, which begin at
-a multiple of 64 bytes; arguments are only read, and must stay as they are until the request ends.
+Tensors are NumPy arrays, by which front ends show the memory of theirs, or tensors of a framework
+with the same attributes. They are only read, and must not change until the request ends. Where no
+outputs are given, results are new arrays, which begin at a multiple of 64 bytes.
 All raise ValueError or HorovodInternalError for what is wrong by itself (see `arguments`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from shanty.collectives import arguments, process_sets
 from shanty.collectives.process_sets import ProcessSet
-from shanty.collectives.request import Kind, Op, Request
+from shanty.collectives.request import Kind, Op, Request, Tensor
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+else:
+    Array = Any  # NumPy may be missing where the tensors are a framework's own
 
 
 def submit(request: Request, process_set: ProcessSet) -> None:
@@ -25,64 +30,64 @@ def submit(request: Request, process_set: ProcessSet) -> None:
     Raises ValueError where the process set is not registered or this rank is not in it, and
     HorovodInternalError before `init`, for a name that is in flight, or after a shutdown.
     """
-    process_sets.controller(process_set).queue.put(request)
+    process_sets.negotiator(process_set).queue.put(request)
 
 
 def allreduce(
-    arrays: Sequence[Array],
+    tensors: Sequence[Tensor],
     name: str | None,
     op: Op,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
     grouped: bool,
+    outputs: Sequence[Tensor] = (),
 ) -> Request:
-    """Return the request for these arrays, combined over the ranks element by element."""
-    from shanty.collectives.array_kernels import aligned  # starts MPI, as `init` has
-
-    for each in arrays:
+    """Return the request for these tensors, combined over the ranks element by element."""
+    for each in tensors:
         _check_reduced("allreduce", each, op)
     if op is Op.ADASUM:
         arguments.check_adasum(process_set)
-    outputs = [aligned(each.shape, each.dtype) for each in arrays]
     how: dict[str, Any] = {"op": op, "prescale": prescale, "postscale": postscale}
-    return Request(Kind.ALLREDUCE, name, arrays, outputs, grouped=grouped, **how)
+    return Request(Kind.ALLREDUCE, name, tensors, _room(outputs, tensors), grouped=grouped, **how)
 
 
 def allgather(
-    arrays: Sequence[Array], name: str | None, process_set: ProcessSet, grouped: bool
+    tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, grouped: bool
 ) -> Request:
-    """Return the request for the rows of all ranks of each array, in their order."""
-    for each in arrays:
+    """Return the request for the rows of all ranks of each tensor, in their order."""
+    for each in tensors:
         arguments.check_rows("allgather", each.ndim)
-    return Request(Kind.ALLGATHER, name, arrays, grouped=grouped)
+    return Request(Kind.ALLGATHER, name, tensors, grouped=grouped)
 
 
 def broadcast(
-    arrays: Sequence[Array], root_rank: int, name: str | None, process_set: ProcessSet
+    tensors: Sequence[Tensor],
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    outputs: Sequence[Tensor] = (),
 ) -> Request:
-    """Return the request for the arrays of `root_rank`, a rank of the world."""
-    from shanty.collectives.array_kernels import aligned
-
+    """Return the request for the tensors of `root_rank`, a rank of the world."""
     root = arguments.root(root_rank, process_set)
-    outputs = [aligned(each.shape, each.dtype) for each in arrays]
-    return Request(Kind.BROADCAST, name, arrays, outputs, root=root, grouped=len(arrays) > 1)
+    into, grouped = _room(outputs, tensors), len(tensors) > 1
+    return Request(Kind.BROADCAST, name, tensors, into, root=root, grouped=grouped)
 
 
 def alltoall(
-    array: Array, splits: Sequence[int], name: str | None, process_set: ProcessSet
+    tensor: Tensor, splits: Sequence[int], name: str | None, process_set: ProcessSet
 ) -> Request:
     """Return the request for the rows that all ranks send to this one; `received_splits` says how
     many each did. splits: rows for each rank; none at all: as many to each.
     """
-    arguments.check_rows("alltoall", array.ndim)
-    counts = arguments.splits(splits, len(array), process_set)
-    sent = array if counts is None else array[: sum(counts)]
+    arguments.check_rows("alltoall", tensor.ndim)
+    counts = arguments.splits(splits, len(tensor), process_set)
+    sent = tensor if counts is None else tensor[: sum(counts)]
     return Request(Kind.ALLTOALL, name, [sent], splits=counts)
 
 
 def reducescatter(
-    arrays: Sequence[Array],
+    tensors: Sequence[Tensor],
     name: str | None,
     op: Op,
     prescale: float,
@@ -90,20 +95,20 @@ def reducescatter(
     process_set: ProcessSet,
     grouped: bool,
 ) -> Request:
-    """Return the request for this rank's rows of the arrays, reduced over all ranks.
+    """Return the request for this rank's rows of the tensors, reduced over all ranks.
 
     Where the rows cannot be shared out evenly, the first ranks get one more each.
     """
     arguments.check_scattered(op)
-    for each in arrays:
+    for each in tensors:
         arguments.check_rows("reducescatter", each.ndim)
         _check_reduced("reducescatter", each, op)
     how: dict[str, Any] = {"op": op, "prescale": prescale, "postscale": postscale}
-    return Request(Kind.REDUCESCATTER, name, arrays, grouped=grouped, **how)
+    return Request(Kind.REDUCESCATTER, name, tensors, grouped=grouped, **how)
 
 
 def join() -> Request:
-    """Return the request that says that this rank has no more data; `value`: who came last."""
+    """Return the request of a rank without more data; its `value` is the rank that came last."""
     return Request(Kind.JOIN, None)
 
 
@@ -113,7 +118,24 @@ def done(request: Request, process_set: ProcessSet) -> Sequence[Array]:
     return request.wait()
 
 
-def _check_reduced(call: str, array: Array, op: Op) -> None:
-    kind = array.dtype.name
-    if op not in arguments.REDUCED.get(kind, ()):
-        raise arguments.irreducible(call, kind, op)
+def _room(outputs: Sequence[Tensor], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    if outputs:
+        return outputs
+    from shanty.collectives.array_kernels import aligned  # starts MPI, as `init` has
+
+    return [aligned(each.shape, each.dtype) for each in tensors]
+
+
+def _check_reduced(call: str, tensor: Tensor, op: Op) -> None:
+    if op not in _reduced(tensor.dtype):
+        raise arguments.irreducible(call, _kind(tensor.dtype), op)
+
+
+@cache
+def _reduced(dtype: Any) -> frozenset[Op]:
+    """Return the ways to combine elements of this type."""
+    return arguments.REDUCED.get(_kind(dtype), frozenset())
+
+
+def _kind(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]

@@ -1,8 +1,11 @@
-"""What `compression=` takes, whatever the framework: the interface, and none."""
+"""The values of `compression=` that all frameworks have in common: the interface, and none."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Compressor:
@@ -31,3 +34,11 @@ class NoneCompressor(Compressor):
     def decompress(tensor: Any, ctx: Any) -> Any:
         """The tensor itself."""
         return tensor
+
+
+def compressed(
+    call: Callable[..., Sequence[T]], compression: Any, tensors: Sequence[T], *how: Any
+) -> list[T]:
+    """Return the results of call(tensors, *how), whose tensors are compressed on their way."""
+    smaller, ctxs = zip(*map(compression.compress, tensors), strict=True)
+    return list(map(compression.decompress, call(smaller, *how), ctxs))

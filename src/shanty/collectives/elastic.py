@@ -1,7 +1,7 @@
 """Elastic training: a state goes back to its last commit after a failure, or in a later run.
 
-Horovod's elastic API, for the state of any framework. The ranks of a run stay the same: nobody
-joins or leaves while it lasts.
+Horovod's elastic API, for the state of any framework. The ranks of a run stay the same: none joins
+or leaves while it lasts.
 
 Commits are kept on disk, too: one file for a call of `run`, written by rank 0, named by a hash over
 the folder, the script, its arguments, the function and how many calls of `run` there were before:
@@ -32,33 +32,33 @@ from shanty.runtime.rundir import home
 
 Result = TypeVar("Result")
 
-_TRIES = 3  # how often a training is begun anew that has not come to another commit
+_TRIES = 3  # restarts of a training that has not reached another commit
 FOLDER, RESUME = "SHANTY_COMMITS", "SHANTY_RESUME"
 _JOB = "SHANTY_JOB"  # set by a run: stands for its name and the folder in which it was started
 _SHORT = 0.05  # seconds; a commit that is written so fast costs nothing worth saving
-_SHARE = 10  # of the time, writing takes no more than one part in so many
+_SHARE = 10  # writing takes at most one part in this many of the time
 _WARNING = "SHANTY_WARNING"  # the signal with which a queue warns of an end that is near
 _calls: Counter[str] = Counter()
 _warned: list[int] = []  # then every commit is written
 
 
 def say(text: str) -> None:
-    """Tell the user, on standard error."""
+    """Print a message for the user on standard error."""
     print(f"shanty: {text}", file=sys.stderr, flush=True)
 
 
 def command_key(name: str) -> str:
-    """Return what tells this command, and in it the next call of `run` for the function `name`."""
+    """Return a key for this command, and for its next call of `run` with the function `name`."""
     here = Path.cwd()
     script = os.path.relpath(sys.argv[0] or ".", here)
     place = os.environ.get(_JOB) or str(here)
-    said = json.dumps([place, script, sys.argv[1:], name, _calls[name]])
+    text = json.dumps([place, script, sys.argv[1:], name, _calls[name]])
     _calls[name] += 1
-    return hashlib.sha256(said.encode(errors="replace")).hexdigest()[:16]
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def heed_warning() -> None:
-    """Take a queue's warning, unless the script does so itself."""
+    """Handle the queue's warning signal, unless the script handles it."""
     text = os.environ.get(_WARNING, "")
     if not text.isdigit() or threading.current_thread() is not threading.main_thread():
         return
@@ -86,7 +86,7 @@ class Store:
         self._writes = self._held
 
     def _hold(self) -> bool:
-        """Take the file for this process, as long as it lives; False where that cannot be."""
+        """Lock the file for as long as this process lives; returns whether that worked."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = self.path.with_suffix(".lock").open("ab")
@@ -100,7 +100,7 @@ class Store:
         return True
 
     def resume(self, take_up: Callable[[Any], None]) -> None:
-        """Give what an earlier run has left to `take_up`; RuntimeError where it does not fit."""
+        """Pass what an earlier run has left to `take_up`; RuntimeError where it does not fit."""
         if not self._held:
             return
         if os.environ.get(RESUME) == "0":
@@ -121,14 +121,14 @@ class Store:
     def write(self, kept: Any) -> None:
         """Replace the file by `kept` in one step, unless that would take too much of the time.
 
-        What cannot be written is told once, and training goes on.
+        A failure to write is reported once, and training goes on.
         """
         began = time.monotonic()
         if not self._writes or (began < self._next and not _warned):
             return
         if kept is None:
             self._writes = False
-            say("commits stay in memory: this state does not say what it consists of")
+            say("commits stay in memory: this kind of state cannot be written to disk")
             return
         temporary = self.path.with_suffix(".new")
         try:
@@ -146,13 +146,13 @@ class Store:
         self._next = began + took * _SHARE if took > _SHORT else 0.0
 
     def remove(self) -> None:
-        """The training has ended well: nothing is to be left of it."""
+        """Remove the files, after a training that has ended well."""
         if self._held:
             for suffix in (".pt", ".new", ".lock"):
                 self.path.with_suffix(suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give the file free; what it holds stays."""
+        """Release the file; its content stays."""
         self._held = self._writes = False
         if self._lock is not None:
             self._lock.close()
@@ -213,18 +213,18 @@ class State(Kept):
         self._store: Store | None = None  # while `run` runs, on rank 0
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
-        """Have these called, in their order, whenever training begins anew."""
+        """Have these called, in their order, whenever training begins again."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Called by `run` after Horovod was started anew."""
+        """Called by `run` after Horovod was started again."""
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Have the next commit raise HostsUpdatedInterrupt. All ranks have to be told.
+        """Have the next commit raise HostsUpdatedInterrupt. All ranks must call this.
 
         update_res: 1 hosts were removed, 2 added; after a removal alone no broadcast is needed.
         """
@@ -251,7 +251,7 @@ class State(Kept):
             raise HostsUpdatedInterrupt(skip_sync=changes == 1)
 
     def reset(self) -> None:
-        """Called before the callbacks when training begins anew; nothing by default."""
+        """Called before the callbacks when training begins again; does nothing by default."""
 
     def kept(self) -> Any:
         """Return what was copied last, for the format of a file; None: nothing to keep."""
@@ -268,8 +268,8 @@ class State(Kept):
 class ObjectState(State):
     """Plain Python objects, each an attribute by its name, as in ObjectState(…, epoch=0).
 
-    bcast_object, get_rank: as of State. What is kept is the object itself: one that is changed
-    in place is not copied by a commit.
+    bcast_object, get_rank: as in State. A commit keeps the object itself, not a copy: changes in
+    place are not undone.
     """
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int], **kwargs: Any) -> None:
@@ -308,7 +308,7 @@ class ObjectState(State):
 def run_fn(
     func: Callable[..., Result], reset: Callable[[], object], form: Format
 ) -> Callable[..., Result]:
-    """Make a function that trains, `func(state, …)`, one that survives failures.
+    """Return `func(state, …)`, which trains, as a function that survives failures.
 
     reset: ends Horovod and starts it again. form: of the file of commits. See a front end's `run`.
     """

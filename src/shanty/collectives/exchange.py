@@ -1,7 +1,8 @@
 """Exchanges outside of any request: when the ranks start, and about process sets.
 
 The calling thread makes them, over a communicator that nothing else uses. Rank 0 collects the value
-of every rank, and sends all to all; where some do not come, it knows which, and tells the others.
+of every rank and sends all values to all; if some ranks do not come, it sends the others their
+numbers.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Value = TypeVar("Value")
 
 _SPIN = 0.001  # seconds of looking without a rest: others are mostly there at once
 _REST = 0.002  # seconds between two looks after that
-_GRACE = 5.0  # seconds that rank 0 gets to say who is missing before others speak for themselves
+_GRACE = 5.0  # seconds that rank 0 gets to report missing ranks before others report themselves
 _THERE, _BACK = 1, 2  # tags: to rank 0, and from it
 
 
 class Patience:
-    """A wait for other ranks that warns when it lasts long, and ends where that is wished.
+    """A wait for other ranks that warns when it lasts long, and ends if the settings ask for that.
 
-    words: what is waited for. grace: seconds that it all comes later.
+    words: what it waits for. grace: seconds by which warning and end come later.
     """
 
     def __init__(self, settings: Settings, words: Callable[[], str], grace: float = 0.0) -> None:
@@ -64,15 +65,15 @@ class Patience:
 def exchange(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -> list[Value]:
     """Return what each rank of `comm` passed, in the order of ranks. Collective over them.
 
-    call: who waits, for messages. Warns where ranks do not come; raises HorovodInternalError
-    where that takes longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
+    call: the call that waits, for messages. Warns when ranks do not come; raises
+    HorovodInternalError after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
     """
     if comm.size == 1:
         return [value]
     if comm.rank == 0:
         return _collect(comm, value, call, settings)
     sent = comm.isend(value, 0, _THERE)
-    answer: Any = (0,)  # the word of rank 0: who is missing so far, that it is over, or all values
+    answer: Any = (0,)  # of rank 0: the ranks missing so far, an error, or all values
     while isinstance(answer, tuple):
         patience = Patience(settings, partial(_waits_for, call, answer), _GRACE)
         while (message := comm.improbe(0, _BACK)) is None:
@@ -93,7 +94,7 @@ def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
     def missing() -> tuple[int, ...]:
         return tuple(each for each in range(comm.size) if each not in values)
 
-    def tell(answer: tuple[int, ...] | str | list[Value]) -> None:
+    def send(answer: tuple[int, ...] | str | list[Value]) -> None:
         MPI.Request.waitall([comm.isend(answer, each, _BACK) for each in values if each != 0])
 
     patience = Patience(settings, lambda: _waits_for(call, missing()))
@@ -106,12 +107,12 @@ def _collect(comm: MPI.Intracomm, value: Value, call: str, settings: Settings) -
             continue
         try:
             if patience.pause():
-                tell(missing())
+                send(missing())
         except HorovodInternalError as error:
-            tell(str(error))
+            send(str(error))
             raise
     ordered = [values[each] for each in range(comm.size)]
-    tell(ordered)
+    send(ordered)
     return ordered
 
 

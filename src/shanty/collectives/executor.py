@@ -1,4 +1,4 @@
-"""`Executor`: does what all ranks are ready for, small reductions together in one. Starts MPI.
+"""`Executor`: runs the requests that all ranks have made, small reductions fused. Starts MPI.
 
 The operations themselves are in `operations`, and in `fusion_buffer` for many tensors at once.
 
@@ -47,7 +47,7 @@ class Executor:
     def run(
         self, batch: Batch, requests: Sequence[Request], timeline: Timeline | None
     ) -> HorovodInternalError | None:
-        """Do them; returns the error, if it did not work. Results are in the requests then."""
+        """Run them and put the results into the requests; returns the error if that fails."""
         first = requests[0]
         names = [str(each) for each in requests] if timeline is not None else []
         doing: Doing = nullcontext
@@ -61,7 +61,7 @@ class Executor:
                     each.ready.synchronize()
             if batch.kind is Kind.ALLREDUCE:
                 self._all_reduce(batch, requests, doing)
-            elif batch.kind is not Kind.BARRIER:  # all have come: nothing is left to do
+            elif batch.kind is not Kind.BARRIER:  # which is over when all have come
                 word = "BCAST" if batch.kind is Kind.BROADCAST else batch.kind.name
                 with doing(f"MPI_{word}"):
                     getattr(self, f"_{first.kind.value}")(first)
@@ -81,7 +81,7 @@ class Executor:
         return None
 
     def stand_in(self, key: Signature) -> Request:
-        """Return what a rank that has joined gives: zeros, or nothing."""
+        """Return the request of a rank that has joined: it gives zeros, or no rows."""
         name, kind_word, op, prescale, postscale, root, grouped, what = key
         kind = Kind(kind_word)
         rows = kind in (Kind.ALLGATHER, Kind.ALLTOALL)
@@ -225,16 +225,11 @@ def _shown(timeline: Timeline, names: list[str], activity: str) -> Iterator[None
 def _adaptive_sums(at: Channel, tensors: Sequence[Tensor]) -> None:
     """Each tensor becomes the adaptive sum of all ranks' versions, the same on all of them.
 
-    The number of ranks must be a power of two. Half precision is combined in float32, and the
-    products are summed up in float64.
+    They are fractions, and the number of ranks is a power of two (`arguments`). Half precision is
+    combined in float32, and the products are summed up in float64.
     """
-    if at.size & (at.size - 1):
-        raise ValueError(f"Adasum needs a power of two of ranks, not {at.size}.")
     kernels: Kernels = at.kernels
     for tensor in tensors:
-        kind = kernels.kind(tensor.dtype)
-        if "float" not in kind:
-            raise TypeError(f"Adasum needs floating point numbers, not {tensor.dtype}.")
         own = kernels.readable(tensor)
         own = kernels.convert(own, "float32") if tensor.itemsize < 4 else kernels.clone(own)
         other = kernels.empty(own.shape, own.dtype, own)

@@ -59,8 +59,8 @@ class _Piece:
 
 @dataclass(eq=False)
 class _Layout:
-    """The way of a part: which tensors by themselves, and which in which pieces or, if there
-    is no shared memory, through a buffer. times: how often it was; nbytes: of the fused ones.
+    """The way of a part: which tensors are reduced alone, and which together, in pieces or, where
+    memory cannot be shared, through a buffer. times: how often it was; nbytes: of the fused ones.
     """
 
     alone: Sequence[int]

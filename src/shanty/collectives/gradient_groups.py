@@ -1,6 +1,6 @@
 """How the gradients of a step are put together: all at once, or in groups that the script asks for.
 
-Nothing here knows of a framework: variables are anything by which a gradient can be told.
+Nothing here depends on a framework: a variable is anything that identifies a gradient.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Groups = int | Sequence[Sequence[Any]] | None
 
 
 def check_factor(gradient_predivide_factor: float, op: int) -> None:
-    """Raise ValueError for a factor that is to divide what is no average."""
+    """Raise ValueError for a factor with an operation other than the average."""
     if gradient_predivide_factor != 1.0 and op != Op.AVERAGE:
         raise ValueError("gradient_predivide_factor works with op=Average only.")
 
 
 def check_groups(num_groups: int, groups: Groups) -> Groups:
-    """Return the groups that the two arguments ask for; ValueError where there cannot be such."""
+    """Return the groups that the two arguments ask for; ValueError for invalid ones."""
     if num_groups != 0:
         warnings.warn("num_groups is called groups now.", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups

@@ -3,7 +3,7 @@
 The ranks reduce a few words without blocking, and look at the result now and then. So a rank that
 waits for a late one sleeps instead of spinning inside MPI, can keep a time limit, and learns of a
 mismatch before memory is touched. After the handshake the collective itself is a blocking call
-that nobody is late for. It needs a communicator and keys, no tensors. Importing this starts MPI.
+for which no rank is late. It needs a communicator and keys, no tensors. Importing this starts MPI.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def digest(key: Key) -> int:
 
 
 _given_up: list[Channel] = []
-"""Channels with a handshake that never ends: MPI may write to their words for ever."""
+"""Channels with a handshake that never ends: MPI may still write to their words."""
 
 
 class Channel:
@@ -87,8 +87,8 @@ class Channel:
         self.members = world_ranks(comm)
         self.broken: CommunicationError | None = None
         self.met: Handshake | None = None  # the last that all agreed on
-        self._said, self.heard = array("q", [0] * 7), array("q", [0] * 7)
-        self._out, self._in = (_words(each) for each in (self._said, self.heard))
+        self._own, self.agreed = array("q", [0] * 7), array("q", [0] * 7)
+        self._out, self._in = (_words(each) for each in (self._own, self.agreed))
 
     @classmethod
     def form(
@@ -109,29 +109,29 @@ class Channel:
     @property
     def largest(self) -> int:
         """The bytes of the rank that moves most, by the last handshake."""
-        return self.heard[2]
+        return self.agreed[2]
 
     @property
     def even(self) -> int:
         """The number of the last handshake that all ranks called even; -1 if not the same."""
-        heard = self.heard
-        return heard[3] if heard[3] == -heard[4] else -1
+        agreed = self.agreed
+        return agreed[3] if agreed[3] == -agreed[4] else -1
 
     def suppose(self, nbytes: int) -> None:
-        """Go on as after a handshake for a call that moves so many bytes, as all ranks know."""
-        self.heard[2], self.heard[3], self.heard[4] = nbytes, -1, 1
+        """Proceed as after a handshake for a call that moves `nbytes`, known to all ranks."""
+        self.agreed[2], self.agreed[3], self.agreed[4] = nbytes, -1, 1
 
     def begin(self, number: int, nbytes: int, even: int, limit: float) -> MPI.Request:
-        """Begin a handshake; `heard` has its outcome after the request is complete.
+        """Begin a handshake; `agreed` has its outcome after the request is complete.
 
         number: of the call. nbytes, even: see Handshake. limit: seconds that this rank waits.
         """
         now = time.monotonic()
         apart, self._begun = now - self._begun, now
-        said = self._said
-        said[0], said[1], said[2] = number, -number, nbytes
-        said[3], said[4] = even, -even
-        said[5], said[6] = int(apart * 1e6), int(-1e6 * min(limit, _SOON))
+        own = self._own
+        own[0], own[1], own[2] = number, -number, nbytes
+        own[3], own[4] = even, -even
+        own[5], own[6] = int(apart * 1e6), int(-1e6 * min(limit, _SOON))
         return self.comm.Iallreduce(self._out, self._in, MPI.MAX)
 
     @property
@@ -139,8 +139,8 @@ class Channel:
         """True if so much time passed on some rank between the last two handshakes that another
         may have given up before that rank came. The same on all ranks, by the clocks of all.
         """
-        heard = self.heard
-        return heard[5] > -heard[6]
+        agreed = self.agreed
+        return agreed[5] > -agreed[6]
 
     def give_up(self, error: CommunicationError) -> None:
         """Allow no more calls: another rank may come to a handshake that is over here."""
@@ -251,13 +251,13 @@ class Handshake:
         """Raise MismatchError, on every rank, unless all ranks make the same call.
 
         Where one came so late that another may have given up before, there is another handshake:
-        who gave up does not come. Raises as `wait` then.
+        a rank that gave up does not come. Raises as `wait` then.
         """
         channel = self.channel
         if channel.late:
             self._request = None
             self.wait(lambda: None)
-        if channel.heard[0] == self._number == -channel.heard[1]:
+        if channel.agreed[0] == self._number == -channel.agreed[1]:
             channel.met = self
             return
         calls = channel.comm.allgather(str(self))

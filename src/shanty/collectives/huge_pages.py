@@ -40,7 +40,7 @@ def count(address: int, nbytes: int) -> None:
 def widen(memory: Iterable[tuple[int, int]]) -> None:
     """Put huge pages under host memory (address, bytes), wherever it fills half of one or more.
 
-    What else lies there stays as it is. Nothing happens where such pages are turned off.
+    Other data in these pages is not changed. Does nothing where such pages are turned off.
     """
     if not _ENABLED.is_file() or "[never]" in _ENABLED.read_text():
         return
@@ -55,6 +55,6 @@ def widen(memory: Iterable[tuple[int, int]]) -> None:
     libc = ctypes.CDLL(None)
     for page, covered in filled.items():
         if 2 * covered >= _PAGE:
-            # Where it is refused (an older Linux, no such page free) all stays as it was.
+            # If this fails (an older Linux, no huge page free), the pages stay small.
             address, length = ctypes.c_void_p(page * _PAGE), ctypes.c_size_t(_PAGE)
             libc.madvise(address, length, _MADV_COLLAPSE)

@@ -5,11 +5,10 @@ Collectives pass tensors on without looking into them. A tensor has `dtype` (wit
 Tensors of any stride go in and out in their logical (row-major) order, since the other ranks'
 strides may differ. Importing this module starts MPI.
 
-What MPI only moves, it moves as plain words of the element's size, so every dtype can travel.
-What it reduces needs its true type. Half precision (float16, bfloat16) has none that works
-everywhere (none for bfloat16 on any MPI, none for float16 on Open MPI 4.1): it is accumulated in
-float32 and rounded once, at the end. A sum is therefore at least as exact as one that rounds at
-every step. How it travels is in `operations`.
+MPI moves elements as plain words of their size, so every dtype can travel. A reduction needs the
+true type. For half precision no MPI type works everywhere (bfloat16 has none, float16 has none on
+Open MPI 4.1): it is accumulated in float32 and rounded once, at the end. A sum is therefore at
+least as exact as if each step were rounded. How it travels is in `operations`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Tensor = Any
 
 Message = tuple[Any, ...]
 """A buffer as mpi4py takes it: memory, perhaps counts, datatype. The memory is a bare address:
-whoever makes it keeps the tensor until MPI is done.
+the caller keeps the tensor until MPI is done.
 """
 
 _WORDS = {
@@ -116,10 +115,10 @@ class Kernels(Protocol):
         """Return a tensor over shared memory, from the element `begin` on."""
 
     def shaped(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return the same memory in another shape; -1 stands for whatever is left."""
+        """Return the same memory in another shape; -1 stands for the remaining size."""
 
     def split(self, tensor: Tensor, counts: Sequence[int] | int) -> Sequence[Tensor]:
-        """Return views of so many rows each; of a number: so many in all but the last."""
+        """Return views of these numbers of rows; for one number: as many in all but the last."""
 
     def rows(self, tensor: Tensor) -> Sequence[Tensor]:
         """Return the views of its rows."""
@@ -143,7 +142,7 @@ class Kernels(Protocol):
         """Multiply each by `factor` in place; integers are cut off afterwards."""
 
     def divide(self, tensors: Sequence[Tensor], ranks: int) -> None:
-        """Make averages of sums over so many ranks, in place; those of integers are cut off."""
+        """Turn sums over this many ranks into averages, in place; integers are cut off."""
 
     def combine(self, name: str, totals: list[Tensor], terms: list[Tensor]) -> None:
         """Each total becomes its reduction with its term. name: as in `reduction`."""
@@ -199,7 +198,7 @@ class Kernels(Protocol):
         return self.shaped(tensor, (-1,))
 
     def pieces(self, dense: Tensor, largest: int | None = None) -> Sequence[Tensor]:
-        """Return the elements in order, in parts of so many bytes at most, LARGEST by default."""
+        """Return the elements in order, in parts of at most `largest` bytes [LARGEST]."""
         limit = LARGEST if largest is None else largest
         if dense.nbytes <= limit:
             return (dense,)
@@ -236,7 +235,7 @@ def elements(tensor: Tensor) -> int:
 class Reduction:
     """The reduction of elements of one dtype.
 
-    datatype, op: what MPI is told.
+    datatype, op: as passed to MPI.
     carrier: the name of the dtype that the elements are converted to for it, None if MPI takes
         them as they are.
     average: whether the sum is divided by the number of ranks (before it is rounded back);

@@ -1,4 +1,4 @@
-"""Python objects sent between ranks, pickled, whatever the framework. Starts no MPI."""
+"""Python objects sent between ranks, pickled, for all frameworks. Starts no MPI."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def _tensor(memory: bytearray) -> Tensor:
 
 
 def _done(request: Request, process_set: ProcessSet) -> Sequence[Tensor]:
-    process_sets.controller(process_set).queue.put(request)
+    process_sets.negotiator(process_set).queue.put(request)
     return request.wait()

@@ -144,7 +144,7 @@ def scatter(at: Channel, output: Tensor, inputs: Sequence[Tensor], root: int) ->
 
 
 def barrier(at: Channel) -> None:
-    """Return when all ranks have come here: they have met, and nothing is left to do."""
+    """Do nothing: the handshake before it has ended when all ranks had come."""
 
 
 def _exchange(

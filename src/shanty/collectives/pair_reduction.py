@@ -322,7 +322,7 @@ class PairReduction:
         choice.saw((time.perf_counter() - begun) / schedule.nbytes)
 
     def _agreed(self, choice: _Choice) -> Segment:
-        """Return the segment that rank 0 chose; the usual one if there was no memory for it."""
+        """Return the segment that rank 0 chose; the usual one where memory for it was lacking."""
         word = array("B", [choice.now])
         self._at.comm.Bcast(word, 0)
         segment = self._segments.get(word[0])

@@ -1,6 +1,6 @@
 """Process sets: some of the ranks, which communicate among themselves; and the world of them all.
 
-The `World` is what `world.init` has made: its process sets, and the controller of each that this
+The `World` is what `world.init` has made: its process sets, and the negotiator of each that this
 rank is in. Importing this module starts no MPI.
 """
 
@@ -21,8 +21,8 @@ from shanty.collectives.timeline import Timeline
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from shanty.collectives.controller import Controller
     from shanty.collectives.kernels import Kernels
+    from shanty.collectives.negotiation import Negotiator
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
@@ -39,7 +39,7 @@ Seat = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The place of a rank among the others: the answers of rank(), size() and the like.
+    """The place of a rank among the others: the answers of rank(), size() and similar functions.
 
     local_rank, local_size: among the ranks of the same host.
     cross_rank, cross_size: among the ranks of all hosts that have the same local rank.
@@ -71,8 +71,8 @@ def topology(rank: int, seats: Sequence[Seat]) -> Topology:
 
 
 def told(rank: int, size: int, env: Mapping[str, str]) -> Seat | None:
-    """Return what the run says of this rank's seat; None where it says nothing, or speaks of
-    another world: then its variables are left over from an outer one, or this is only a part.
+    """Return this rank's seat as the run's variables have it; None where they are unset, or belong
+    to another world: an outer one, or one of which this is only a part.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     words = [env.get(name, "") for name in names]
@@ -85,10 +85,10 @@ def told(rank: int, size: int, env: Mapping[str, str]) -> Seat | None:
 
 
 class ProcessSet:
-    """Some of the ranks, to be passed to the calls that only they shall make.
+    """Some of the ranks, passed to calls that only these ranks make.
 
-    Give it to `init(process_sets=[…])` or to `add_process_set`, on all ranks; until then it only
-    says who is meant.
+    Pass it to `init(process_sets=[…])` or to `add_process_set`, on all ranks; until then it only
+    names the ranks.
 
     process_set_id: its number; None while it is not registered. ranks: its members in ascending
     order. mpi_comm: the communicator that it was made from, if it was.
@@ -152,8 +152,8 @@ global_process_set = ProcessSet([])
 """All ranks. Its `ranks` are empty before `init`."""
 global_process_set.process_set_id = 0
 
-controllers: dict[int, Controller] = {}
-"""Controllers by the number of the process set: of those that this rank is a member of."""
+negotiators: dict[int, Negotiator] = {}
+"""Negotiators by the number of the process set: of those that this rank is a member of."""
 
 
 class World:
@@ -177,14 +177,14 @@ class World:
         self._turn = threading.Lock()
 
     def form(self, number: int) -> None:
-        """Start the controller of a process set. Collective over its members."""
-        from shanty.collectives.controller import Controller  # imports, and so starts, MPI
+        """Start the negotiator of a process set. Collective over its members."""
+        from shanty.collectives.negotiation import Negotiator  # imports, and so starts, MPI
 
         ranks = self.ranks[number]
         if self.topology.rank in ranks:
-            made = Controller(self.comm, ranks, self.settings, number, self.kernels)
+            made = Negotiator(self.comm, ranks, self.settings, number, self.kernels)
             made.timeline = self.timeline
-            controllers[number] = made
+            negotiators[number] = made
 
     def add(self, process_sets: Sequence[ProcessSet], wanted: Sequence[Ranks], call: str) -> None:
         """Form process sets. Collective over the world, which must agree on them.
@@ -222,23 +222,23 @@ class World:
                 return False
             del self.ranks[number]
             self._let_go(number)
-            controller = controllers.pop(number, None)
-            if controller is not None:
-                controller.stop()
+            negotiator = negotiators.pop(number, None)
+            if negotiator is not None:
+                negotiator.stop()
             return True
 
     def trace(self, timeline: Timeline | None) -> None:
-        """Have all controllers write to this timeline from now on, and end the one before."""
+        """Have all negotiators write to this timeline from now on, and end the one before."""
         before, self.timeline = self.timeline, timeline
-        for controller in controllers.values():
-            controller.timeline = timeline
+        for negotiator in negotiators.values():
+            negotiator.timeline = timeline
         if before is not None:
             before.close()
 
     def end(self) -> None:
-        """Stop all controllers and give back what the world held."""
-        for number in sorted(controllers, reverse=True):
-            controllers.pop(number).stop()
+        """Stop all negotiators and give back what the world held."""
+        for number in sorted(negotiators, reverse=True):
+            negotiators.pop(number).stop()
         for number in list(self.held):
             self._let_go(number)
         self.trace(None)
@@ -260,14 +260,14 @@ def current() -> World:
     return standing
 
 
-def controller(process_set: ProcessSet) -> Controller:
-    """Return the controller of a process set.
+def negotiator(process_set: ProcessSet) -> Negotiator:
+    """Return the negotiator of a process set.
 
     Raises HorovodInternalError before `init`, ValueError where the process set is not registered
     or this rank is not in it.
     """
     number = process_set.process_set_id
-    found = controllers.get(number) if number is not None else None
+    found = negotiators.get(number) if number is not None else None
     if found is not None:
         return found
     if standing is None:
@@ -295,8 +295,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """End a process set; returns whether there was one. All ranks must call it, members or not.
 
-    What is under way on it fails. The global process set stays, and so does one that is not
-    registered: false, without asking the other ranks.
+    What is under way on it fails. For the global process set, and for a set that is not registered,
+    it returns false without asking the other ranks.
     Raises ValueError on all ranks where they name different ones.
     """
     number = process_set.process_set_id
@@ -364,7 +364,7 @@ def plan(asked: Sequence[Sequence[Ranks]], size: int, existing: Iterable[Ranks])
 
 
 def _check(ranks: Ranks, size: int) -> None:
-    named = f"A process set of ranks {list(ranks)} cannot be:"
+    named = f"Invalid process set of ranks {list(ranks)}:"
     if not ranks:
         raise ValueError(f"{named} it has no member.")
     if len(set(ranks)) < len(ranks):

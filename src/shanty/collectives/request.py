@@ -43,16 +43,16 @@ class Op(IntEnum):
 
 
 class Driver(Protocol):
-    """The controller, as a request knows it."""
+    """The negotiator, as a request knows it."""
 
     def drive(self, request: Request | TensorEntry) -> None:
-        """Do the work of its thread while this request goes on without delay."""
+        """Do the work of its thread while this request proceeds without delay."""
 
     def request_of(self, entry: TensorEntry) -> Request:
         """Return the request that an entry has become."""
 
     def hurry(self) -> None:
-        """Start soon: somebody asks, and does not wait."""
+        """Start soon: a caller polls."""
 
 
 DeviceOf = Callable[[Tensor], str]
@@ -73,7 +73,7 @@ class Request:
     op, prescale, postscale: of a reduction, and the factors before and after it.
     root: rank within the process set. splits: rows for each rank; None cuts evenly.
     grouped: whether the tensors are one of Horovod's groups, also where it is only one.
-    then: called once it has ended, in whatever thread ends it.
+    then: called once it has ended, in the thread that ends it.
 
     After its end: `done`, and either `error`, or `results` (one tensor for each given),
     `received_splits` (of an alltoall: rows from each rank), `value` (of a join: who came last).
@@ -100,11 +100,11 @@ class Request:
     label: Name = field(default=(None, Kind.JOIN), init=False)  # name, once it has one, and kind
     since: float = field(default=0.0, init=False)  # when it was submitted, by time.monotonic()
     ready: Any = field(default=None, init=False)  # an event: the tensors may be read after it
-    controller: Driver | None = field(default=None, init=False)  # that has it, until it ends
+    negotiator: Driver | None = field(default=None, init=False)  # that has it, until it ends
     awaited: bool = field(default=False, init=False)  # whether the main thread waits for it
-    signature: Signature = field(default=(), init=False)  # its key, once the controller has it
+    signature: Signature = field(default=(), init=False)  # its key, once the negotiator has it
     number: int = field(default=-1, init=False)  # by which the ranks know it, once agreed on
-    _gate: threading.Event | None = field(default=None, init=False)  # for whoever waits
+    _gate: threading.Event | None = field(default=None, init=False)  # for threads that wait
 
     def __str__(self) -> str:
         return f"{self.kind}.{self.name}"
@@ -150,8 +150,8 @@ class Request:
         if not self.done:
             self.awaited = threading.current_thread() is threading.main_thread()
             try:
-                if (controller := self.controller) is not None:
-                    controller.drive(self)
+                if (negotiator := self.negotiator) is not None:
+                    negotiator.drive(self)
                 if not self.done:
                     self._sleep()
             finally:
@@ -167,9 +167,9 @@ class Request:
             gate.wait()
 
     def finish(self, error: Exception | None = None) -> None:
-        """End it, for whoever waits. Only the controller calls this."""
-        self.controller = None
-        self.tensors = ()  # nothing is kept alive by a handle that nobody synchronizes
+        """End it, and wake the threads that wait. Only the negotiator calls this."""
+        self.negotiator = None
+        self.tensors = ()  # a handle that is never synchronized keeps nothing alive
         if error is not None:
             self.error = error
             self.results = ()
@@ -220,7 +220,7 @@ class TensorEntry:
     name: str
     tensor: Tensor
     op: Op
-    controller: Driver
+    negotiator: Driver
     outcome: Request | None = None
 
     @property
@@ -231,8 +231,8 @@ class TensorEntry:
     def wait(self) -> Sequence[Tensor]:
         """The tensor, once it has its result; raises the error where it failed."""
         if not self.done:
-            self.controller.drive(self)
-        (self.outcome or self.controller.request_of(self)).wait()
+            self.negotiator.drive(self)
+        (self.outcome or self.negotiator.request_of(self)).wait()
         return (self.tensor,)
 
     def __str__(self) -> str:
@@ -244,6 +244,6 @@ class TensorEntry:
         made = Request(Kind.ALLREDUCE, self.name, only, only, op=self.op)
         made.label = self.name, Kind.ALLREDUCE
         made.since = since
-        made.controller = self.controller
+        made.negotiator = self.negotiator
         self.outcome = made
         return made

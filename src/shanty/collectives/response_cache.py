@@ -1,9 +1,9 @@
-"""The response cache, and the agreement of ranks: the same on all, since all hear the same.
+"""The response cache, and the agreement of ranks: the same on all, since all have the same data.
 
 A request that was agreed on once has a number from then on. In the steady state the ranks exchange
-one bit for each number, in one small reduction (`controller`); only what is new, does not fit, or
-takes too long is told in full: each rank says in a `RequestList` all that it waits for, and
-`ResponseCache.agree` comes to the same `ResponseList` everywhere. Nothing here communicates.
+one bit for each number, in one small reduction (`negotiation`). For anything that is new, does not
+fit, or takes too long, each rank sends a `RequestList` of all that it waits for, and
+`ResponseCache.agree` makes the same `ResponseList` of them everywhere. Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOT_WITH_JOIN = (Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL, Kind.REDUCESCAT
 
 
 class RequestList(NamedTuple):
-    """The word of one rank to the others.
+    """The message of one rank to the others.
 
     keys: the signatures of all that it waits for, in the order of submission. joined, leaving:
     whether it has called join(), or is about to shut down. awaits, waited: what its main thread
@@ -58,7 +58,7 @@ class ResponseList:
 class ResponseCache:
     """The numbers of the requests that were agreed on.
 
-    capacity: how many there are at most; beyond it all are forgotten, and begin anew.
+    capacity: how many there are at most; beyond it all are forgotten, and numbers begin at 0 again.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -70,7 +70,7 @@ class ResponseCache:
         return len(self._keys)
 
     def number(self, key: Signature) -> int:
-        """Return the number of a request; -1 for one that was never agreed on."""
+        """Return the number of a request; -1 if the ranks never agreed on it."""
         return self._numbers.get(key, -1)
 
     def keys(self, mask: int) -> list[Signature]:
@@ -114,7 +114,7 @@ class ResponseCache:
         return made
 
     def _remember(self, keys: Iterable[Signature]) -> bool:
-        """Number what is new; whether there was no room for it, so that all begins anew."""
+        """Number new requests; returns whether all others were forgotten to make room for them."""
         new = [key for key in keys if key not in self._numbers]
         full = len(self._keys) + len(new) > self._capacity
         if full:

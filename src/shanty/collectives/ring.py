@@ -42,7 +42,7 @@ class _Hop(NamedTuple):
 
 
 def pays(at: Channel, nbytes: int) -> bool:
-    """Return true if the ring is the faster way for a tensor of so many bytes."""
+    """Return true if the ring is the faster way for a tensor of `nbytes`."""
     return at.spread and nbytes >= LEAST
 
 
@@ -93,7 +93,7 @@ def exchange(at: Channel, source: Tensor, counts: Sequence[int], room: Tensor) -
 
 
 def even_counts(number: int, ranks: int) -> list[int]:
-    """Return so many elements, cut as evenly as can be."""
+    """Return the sizes of the parts when this many elements are cut as evenly as possible."""
     least, more = divmod(number, ranks)
     return [least + (rank < more) for rank in range(ranks)]
 

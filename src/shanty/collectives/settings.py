@@ -20,8 +20,8 @@ class Settings:
     """Horovod's settings as far as they have a meaning here; its other variables are ignored.
 
     fusion_threshold: bytes of tensors that are reduced together at most; 0 fuses nothing.
-    cycle_time: seconds that small tensors wait for others to travel with, unless somebody waits;
-        None if that is left to the controller.
+    cycle_time: seconds that small tensors wait for others to travel with, unless a caller waits;
+        None if that is left to the negotiator.
     cache_capacity: how many requests the ranks know by a number, so that a cycle about them costs
         next to nothing; 0 turns that off.
     timeline: file that the timeline is written to from the start; "" for none, "DYNAMIC" for
@@ -51,7 +51,7 @@ class Settings:
     def read(cls, env: Mapping[str, str] | None = None, name: str = "shanty") -> Self:
         """Read these variables; the process's own by default. name: the front end's.
 
-        Raises ValueError, with the variable's name, for a value that means nothing.
+        Raises ValueError, with the variable's name, for an invalid value.
         """
         env = os.environ if env is None else env
         found: dict[str, Any] = {}

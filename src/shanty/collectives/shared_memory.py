@@ -2,8 +2,8 @@
 
 Many tensors that are reduced through them take two passes over memory: one copy to the room, one
 sum out of it. Through a buffer and MPI's allreduce it is four or more. MPI has such memory too
-(MPI_Win_allocate_shared), but Open MPI may complain of one-sided communication that nobody asked
-for, and a full /dev/shm ends a rank at its first write. Importing this module starts MPI.
+(MPI_Win_allocate_shared), but Open MPI may complain about one-sided communication, which the user
+has not asked for, and a full /dev/shm ends a rank at its first write. Importing this starts MPI.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FOLDER = Path("/dev/shm")  # memory, on Linux; elsewhere a file of the system's
 
 
 def share(comm: MPI.Intracomm, nbytes: int) -> list[memoryview] | None:
-    """Return the rooms of all ranks, of so many bytes each, a multiple of 64; None where there is
-    no room for all, or not all ranks can see it. Collective; all ranks are on one host.
+    """Return the rooms of all ranks, of `nbytes` each, a multiple of 64; None if memory is short,
+    or some rank cannot see it. Collective; all ranks are on one host.
     """
     path = _made(comm.size * nbytes) if comm.rank == 0 else None
     path = comm.bcast(path)

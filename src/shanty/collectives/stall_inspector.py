@@ -34,7 +34,7 @@ class StallInspector:
         """Return true when it is time to ask for the lists of all ranks: after 1, 2, 4, … seconds.
 
         age: seconds that the oldest request has waited. waited: those that the main thread has,
-        for one request. An old one that nobody waits for must not put off the look at that.
+        for one request. An old request that nothing waits for must not delay that check.
         """
         if waited < _SOON:
             self._next_wait = _SOON

@@ -2,7 +2,7 @@
 
 `TensorQueue` takes it from the threads of the script, `PendingRequests` keeps it by name while the
 other ranks have not all submitted it. An allreduce in place of a tensor with a name is only an
-entry at first. The controller takes the entries of many calls at once, and compares them, all at
+entry at first. The negotiator takes the entries of many calls at once, and compares them, all at
 once too, with those of an earlier step (`Pattern`): where nothing has changed, as is usual, they
 stay together (`Bundle`) until they are done. Where something has, or they cannot be done at once,
 each becomes a `Request` of its own. Importing this starts no MPI.
@@ -35,27 +35,27 @@ from shanty.collectives.request import (
 from shanty.collectives.response_cache import ResponseCache
 
 ENOUGH = 1 << 20  # bytes that do not wait for others to be fused with
-_LINGER = 5e-3  # seconds that less than that does, where nobody says how long
-_LEISURE = 0.1  # the same of all requests where there is no core for communication
+_LINGER = 5e-3  # seconds that less than that does, unless HOROVOD_CYCLE_TIME is set
+_LEISURE = 0.1  # the same for all requests where all cores compute
 _UNNAMED = 128  # unnamed requests of a kind under way at a time; the next ones wait their turn
 _FEW = 8  # entries for which a pattern is not worth its while
 _PATTERNS = 64  # that are kept
 
 
 class TensorQueue:
-    """Requests and entries that any threads put in, and the controller takes out.
+    """Requests and entries that any threads put in, and the negotiator takes out.
 
-    enough: bytes that are worth waking its own thread for. nbytes: that were put in since somebody
+    enough: bytes that are worth waking its own thread for. nbytes: put in since the negotiator
     set it to 0. latest: when the last of them were, by time.monotonic(). names: of the named
-    requests under way, by kind; who ends one discards its name.
+    requests under way, by kind; the end of a request removes its name.
     """
 
-    def __init__(self, controller: Driver, enough: float) -> None:
+    def __init__(self, negotiator: Driver, enough: float) -> None:
         self.enough = enough
         self.nbytes = 0
         self.latest = 0.0
         self.names: dict[Kind, set[str]] = {kind: set() for kind in Kind}
-        self._controller = controller
+        self._negotiator = negotiator
         self._weighs = enough < math.inf
         self._counts = dict.fromkeys(Kind, 0)  # of unnamed requests
         self._requests: deque[Request] = deque()
@@ -63,7 +63,7 @@ class TensorQueue:
         self._noted = self.names[Kind.ALLREDUCE]
         self._since = 0.0  # when the first entry was put in
         self._asleep = False
-        self._bell = threading.Lock()  # what the controller's thread sleeps on
+        self._bell = threading.Lock()  # what the negotiator's thread sleeps on
         self._bell.acquire()
         self._closed: HorovodInternalError | None = None
         self._rejecting = threading.Lock()
@@ -90,7 +90,7 @@ class TensorQueue:
             self.names[kind].add(request.name)
         request.label = request.name, kind
         request.since = time.monotonic()
-        request.controller = self._controller
+        request.negotiator = self._negotiator
         self._requests.append(request)
         self._weigh(request.nbytes)
         if self._asleep:
@@ -110,7 +110,7 @@ class TensorQueue:
         names.add(name)
         if not entries:
             self._since = time.monotonic()
-        made = TensorEntry(name, tensor, op, self._controller)
+        made = TensorEntry(name, tensor, op, self._negotiator)
         entries.append(made)
         if self._weighs:
             self._weigh(tensor.nbytes)
@@ -121,12 +121,12 @@ class TensorQueue:
         return made
 
     def ring(self) -> None:
-        """Wake the controller's thread."""
+        """Wake the negotiator's thread."""
         self._asleep = False
         with suppress(RuntimeError):  # awake: it will look before it sleeps
             self._bell.release()
 
-    # ---- for the controller ----------------------------------------------------------------------
+    # ---- for the negotiator ----------------------------------------------------------------------
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ class TensorQueue:
     @property
     def since(self) -> float:
         """The time.monotonic() when the first entry was put in that was not taken yet; else 0."""
-        if self._entries and not self._since:  # one that came while others were taken
+        if self._entries and not self._since:  # it came while others were taken
             self._since = time.monotonic()
         return self._since
 
@@ -169,7 +169,7 @@ class TensorQueue:
         self._asleep = False
 
     def close(self, error: HorovodInternalError) -> None:
-        """Have whatever is in here, or comes, fail with this error."""
+        """Have all requests in the queue, and all later ones, fail with this error."""
         self._closed = error
         self.reject()
 
@@ -256,10 +256,10 @@ class Bundle:
             self._ended.append((whole, places, run(batch, (whole,), None)))
 
     def finish(self) -> None:
-        """End what was done, for whoever waits."""
+        """End the requests that were done, and wake the threads that wait."""
         for whole, places, error in self._ended:
             whole.finish(error)
-            whole.outputs = whole.results = ()  # an entry that is kept shall not keep them all
+            whole.outputs = whole.results = ()  # an entry that is kept must not keep them all
             for i in places:
                 self.entries[i].outcome = whole
 
@@ -267,9 +267,9 @@ class Bundle:
 def wait_for_company(cycle_time: float | None, spare: bool) -> tuple[float, float]:
     """Return the seconds that requests wait for others to travel with, and bytes that need not.
 
-    cycle_time: as set by the user, if so. spare: whether there are cores, or there is a network,
-    that work while a rank computes. Else nothing is gained by an early start, and the thread that
-    waits for other ranks takes half of its core from the one that computes.
+    cycle_time: set by the user, or None. spare: whether cores, or a network, can work while a rank
+    computes. Otherwise an early start gains nothing, and the thread that waits for other ranks
+    takes half of its core from the computation.
     """
     if cycle_time is not None:
         return cycle_time, ENOUGH
@@ -282,7 +282,7 @@ class PendingRequests:
     names: of those under way, by kind, out of which those that end are taken. mask: bits of those
     that have a number. unknown: how many have none. fresh: when the first was added that was not
     offered yet, by time.monotonic(); 0 if all were. bundle: entries that came as they came before;
-    whoever looks for single requests finds them as such, and the bundle gone.
+    a look for single requests turns them into such, and removes the bundle.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class PendingRequests:
         return self._requests.get(label)
 
     def first(self) -> str:
-        """Return the name of the one that has waited longest; empty for none."""
+        """Return the name of the request that has waited longest; empty for none."""
         first, bundle = next(iter(self._requests.values()), None), self.bundle
         if bundle is not None and (first is None or bundle.since < first.since):
             return f"{Kind.ALLREDUCE}.{bundle.names[0]}"
@@ -421,11 +421,11 @@ class PendingRequests:
         self._held.clear()
         self.mask = self.unknown = 0
 
-    def renumber(self, *, anew: bool) -> None:
-        """Take the numbers of a changed cache. anew: what had numbers has others now."""
+    def renumber(self, *, afresh: bool) -> None:
+        """Take the numbers of a changed cache. afresh: earlier numbers are void."""
         self.unbundle()
         self.mask = self.unknown = 0
-        if anew:
+        if afresh:
             self._last.clear()
             self._patterns.clear()
         for request in self:

@@ -5,10 +5,10 @@ they know: each tensor has a lane of its own (a "process" of the trace); in it t
 NEGOTIATE_ALLREDUCE, until all ranks are ready, then ALLREDUCE, with the activities inside of it.
 The format: "Trace Event Format", https://github.com/catapult-project/catapult (JSON array form).
 
-Whoever reports an event only appends it to a queue. A thread turns the queue into text and writes
-it, some times a second. The file is a complete JSON array after each of its writes, so that it can
-be read when the process was killed. Whatever goes wrong with the file stops the timeline, with one
-warning, and nothing else.
+A report of an event is only appended to a queue. A thread turns the queue into text and writes it,
+several times a second. The file is a complete JSON array after each write, so it can be read even
+after the process was killed. An error with the file stops the timeline, with one warning, and
+affects nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT = 1 << 18  # reports that may wait for a disk which does not take them
 BATCH = 128  # events written at once: others wait some 100 µs for the thread that makes the text
 TAIL = b"\n]\n"  # ends the file; the next write goes over it
 
-_NEGOTIATE, _READY, _NEGOTIATED, _START, _ACTIVITY, _ACTIVITY_END, _END, _CYCLE = range(8)
+_NEGOTIATE, _NEGOTIATED, _START, _ACTIVITY, _ACTIVITY_END, _END, _CYCLE = range(7)
 
 _text = lru_cache(maxsize=4096)(json.dumps)
 
@@ -82,13 +82,10 @@ class _Script:
 
     def _event(self, report: _Report, lane: _Lane) -> None:
         what, at = report.what, report.at
-        if what == _NEGOTIATE:  # said again each time that some rank is not ready
+        if what == _NEGOTIATE:  # repeated each time that some rank is not ready
             if not lane.open:
                 self._begin(lane, at, report.detail)
                 lane.negotiating = True
-        elif what == _READY:
-            if lane.negotiating:
-                self._line("X", lane, at, f', "name": {_text(report.detail)}, "dur": 0')
         elif what == _NEGOTIATED:
             if lane.negotiating:
                 self._close(lane, at)
@@ -139,11 +136,11 @@ class _Script:
 
 
 class _File:
-    """A JSON array that grows: complete after each write, also after one that failed."""
+    """A JSON array that grows: complete after each write, also after a failed write."""
 
     def __init__(self, path: Path, head: list[str]) -> None:
         """Begin a new file with these events; OSError if it cannot be written."""
-        # not blocking: a pipe that nobody reads is an error then, and stops nobody
+        # not blocking: a pipe without a reader is then an error, and blocks no caller
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o666)
         self._length = 0  # bytes, without the tail
@@ -190,8 +187,8 @@ class Timeline:
     recording: false once it is closed or has failed: what is reported then goes nowhere.
 
     Its methods may be called from any thread, also after `close`; they cost less than a
-    microsecond, wait for nobody and raise nothing. A file that cannot be written is said in one
-    line on stderr.
+    microsecond, never wait and raise nothing. If the file cannot be written, one line on stderr
+    says so.
 
     `names` are tensors' names as the timeline shows them. Events that fit to no start, because it
     was before this timeline's, are left out. `end` is to be called before the request counts as
@@ -211,7 +208,7 @@ class Timeline:
         self._reports: deque[_Report] = deque()
         self._began = time.perf_counter_ns()
         self._process = os.getpid()
-        self._said = threading.Lock()  # taken by the first to warn, and kept
+        self._warned = threading.Lock()  # taken by the first to warn, and kept
         self._over = threading.Event()
         self.recording = False
         self._thread: threading.Thread | None = None
@@ -231,13 +228,9 @@ class Timeline:
     def negotiate_start(self, name: str, kind: str) -> None:
         """This rank has submitted the tensor; `kind` is "allreduce", "broadcast" and so on.
 
-        It may be said several times; the first counts.
+        It may be reported several times; the first counts.
         """
         self._report(_NEGOTIATE, (name,), f"NEGOTIATE_{kind.upper()}")
-
-    def negotiate_rank_ready(self, name: str, rank: int) -> None:
-        """That rank has submitted the tensor, too."""
-        self._report(_READY, (name,), str(rank))
 
     def negotiate_end(self, name: str) -> None:
         """All ranks are ready."""
@@ -260,7 +253,7 @@ class Timeline:
         self._report(_END, (name,), shape_text, dtype_text)
 
     def mark_cycle(self) -> None:
-        """A cycle of the controller begins; shown if `mark_cycles` was asked for."""
+        """A cycle of the negotiator begins; shown if `mark_cycles` was asked for."""
         if self.mark_cycles:
             self._report(_CYCLE, ("",))
 
@@ -308,8 +301,8 @@ class Timeline:
     def _give_up(self, why: str) -> None:
         self.recording = False
         self._over.set()
-        if os.getpid() != self._process or not self._said.acquire(blocking=False):
+        if os.getpid() != self._process or not self._warned.acquire(blocking=False):
             return
         with suppress(OSError, ValueError):  # a stderr that is closed
-            told = f"{self._front_end}: the timeline {self.path} is not written any more: {why}."
-            print(told, file=sys.stderr, flush=True)
+            text = f"{self._front_end}: the timeline {self.path} is not written any more: {why}."
+            print(text, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """`Watchdog`: asks the ranks of the world where they are, when one of them waits too long.
 
-A rank answers from whatever thread of it waits in MPI at that moment. One that computes has none
-there, and answers only with SHANTY_CHECK=1, when the communication thread looks in four times a
+A rank answers from the thread that waits in MPI at that moment. A rank that computes has no such
+thread, and answers only with SHANTY_CHECK=1, when the communication thread looks four times a
 second. Importing this module starts MPI.
 """
 
@@ -20,7 +20,7 @@ _PAUSE = 0.002  # seconds between looks for replies
 
 
 class Activity(Enum):
-    """The activity of a rank's program, as far as it matters to those who wait for it."""
+    """The activity of a rank's program, as far as it matters to ranks that wait for it."""
 
     WAITS = "waits"  # it can go on only when others come
     RUNS = "runs"  # it computes, and may come yet
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
 
 class Warned(NamedTuple):
-    """The word of a rank that gives a group up; the text says which, once it has come."""
+    """The message of a rank that gives up a group; once received, the text names the rank."""
 
     text: str
     timed_out: bool  # whether ranks did not come in time
@@ -66,7 +66,7 @@ class Watchdog:
         self._comm.Free()
 
     def answer(self) -> None:
-        """Reply to whoever has asked, and do not wait."""
+        """Reply to the ranks that have asked, and do not wait."""
         if self._busy.acquire(blocking=False):  # else this rank asks just now, and replies too
             try:
                 self._answer()
@@ -86,7 +86,7 @@ class Watchdog:
             self._tell(members, _WARNING, (identity, *warning))
 
     def warning(self, identity: tuple[int, ...]) -> Warned | None:
-        """Return the word of another rank that gave this group up; None if none did."""
+        """Return the message of another rank that gave up this group; None if none did."""
         for rank, (of, text, timed_out) in self._come(_WARNING):
             self._warnings[of] = Warned(f"rank {rank} {text}", timed_out)
         return self._warnings.get(identity) if self._warnings else None

@@ -49,8 +49,8 @@ def init(
         if world is not None:
             if world.kernels is not kernels:
                 raise RuntimeError(
-                    f"{name}: hvd.init() has been called by {world.settings.name}, whose tensors "
-                    "are others. One process takes one of them; hvd.shutdown() ends the first."
+                    f"{name}: hvd.init() has been called by {world.settings.name} already, for its "
+                    "own tensors. A process has one front end at a time; hvd.shutdown() ends it."
                 )
             _find_again(world, sets)
             return False
@@ -144,7 +144,7 @@ def is_homogeneous() -> bool:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Write what happens to each tensor to a file from now on, as a Chrome trace; on rank 0.
 
-    Another one that is being written ends. mark_cycles: whether to show the engine's cycles.
+    A timeline that is already being written ends. mark_cycles: whether to show cycles.
     Raises ValueError before `init`.
     """
     world = registry.current()
@@ -166,27 +166,56 @@ def mpi_threads_supported() -> bool:
     return True
 
 
+def start_mpi(call: str, *, serialized: bool = False) -> None:
+    """Start MPI if need be. call: what needs it. RuntimeError without MPI_THREAD_MULTIPLE.
+
+    serialized: whether MPI_THREAD_SERIALIZED is enough, as it is if the script never calls MPI.
+    """
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_finalize)
+    if MPI.Query_thread() < (MPI.THREAD_SERIALIZED if serialized else MPI.THREAD_MULTIPLE):
+        least = " (MPI_THREAD_SERIALIZED if the script calls MPI nowhere else)"
+        raise RuntimeError(
+            f"{call} needs MPI_THREAD_MULTIPLE{least if serialized else ''}, since it "
+            "communicates in a thread of its own, but "
+            "MPI was initialised without it. mpi4py asks for it by default; something changed "
+            "mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
+        )
+
+
+def promised_world() -> MPI.Intracomm:
+    """Return MPI's world, which was started. Raises as `check_world`."""
+    from mpi4py import MPI
+
+    world, library = MPI.COMM_WORLD, MPI.Get_library_version().partition("\n")[0].strip("\0 ")
+    check_world(world.rank, world.size, library, os.environ)
+    return world
+
+
 def check_world(rank: int, size: int, library: str, env: Mapping[str, str]) -> None:
     """Raise RuntimeError when `env` promises another place than MPI's `rank` in a world of `size`.
 
-    Another size is the sign of a launcher and a library of different MPIs: each process then
-    believes to be alone, and N copies would train side by side without a word. Another rank would
-    exchange the ranks between what the script does and what it communicates.
+    Another size means that the launcher and the library belong to different MPIs: each process then
+    sees a world of its own, and N copies would train independently without an error. With another
+    rank the script would compute as one rank and communicate as another.
     """
     promised = env.get("WORLD_SIZE", ""), env.get("RANK", "")
     if not promised[0].isdigit():
         return
     if int(promised[0]) != size:
-        found, said = f"a world of {size}", f"WORLD_SIZE={promised[0]}"
+        found, variable = f"a world of {size}", f"WORLD_SIZE={promised[0]}"
     elif promised[1].isdigit() and int(promised[1]) != rank:
-        found, said = f"rank {rank} of {size}", f"RANK={promised[1]}"
+        found, variable = f"rank {rank} of {size}", f"RANK={promised[1]}"
     else:
         return
     raise RuntimeError(
-        f"MPI reports {found}, but {said} in the environment. "
+        f"MPI reports {found}, but {variable} in the environment. "
         f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it about "
         "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs to "
-        f"this library; or unset {said.partition('=')[0]} if it is a leftover."
+        f"this library; or unset {variable.partition('=')[0]} if it is a leftover."
     )
 
 
@@ -237,22 +266,12 @@ def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> 
     """A communicator of our own, of the ranks that `comm` names. Collective over them."""
     from mpi4py import MPI
 
-    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        atexit.register(_finalize)
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise RuntimeError(
-            "hvd.init() needs MPI_THREAD_MULTIPLE, since tensors are reduced in a thread of their "
-            "own, but MPI was initialised without it. mpi4py asks for it by default; something "
-            "changed mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
-        )
-    world = MPI.COMM_WORLD
+    start_mpi("hvd.init()")
     if comm is not None and not isinstance(comm, Iterable):
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ValueError("comm must be a list of ranks or an mpi4py communicator.")
         return _duplicate(comm, settings)
-    library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
-    check_world(world.rank, world.size, library, os.environ)
+    world = promised_world()
     ranks = list(comm or ())
     if not ranks:
         return _duplicate(world, settings)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class AbsentError(ImportError):
@@ -20,14 +20,15 @@ def absent(name: str, instead: str) -> AbsentError:
     )
 
 
-def load(module: str, name: str, framework: str, install: str) -> ModuleType:
-    """Import the module that stands in for `name`.
+@contextmanager
+def needs(name: str, framework: str, install: str) -> Iterator[None]:
+    """Around the import of what stands in for `name`.
 
     framework: what both need, as people write it; its package has that name in lower case.
     Raises ModuleNotFoundError where it is not there, with the words of pip that would `install` it.
     """
     try:
-        return import_module(module)
+        yield
     except ModuleNotFoundError as error:
         if error.name != framework.lower():
             raise

@@ -1,7 +1,7 @@
 """Implements `horovod.run`: calls a Python function on ranks, and gets what each returns.
 
-The ranks are those of an ordinary `shanty run`, in a process of its own, since the caller may be a
-rank of another run, or have another Python. The call and what comes of it travel as those of tasks.
+The ranks belong to an ordinary `shanty run`, in a process of its own, because the caller may be a
+rank of another run or have another Python. The call and its outcome are sent as those of tasks.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _command(
 
 
 def _follow(command: Sequence[str], output: Output) -> int:
-    """Start the command, and follow what it says; returns its exit code."""
+    """Start the command and follow its output; returns its exit code."""
     environ = clean_environment(os.environ)
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environ
@@ -298,7 +298,7 @@ class Output:
                 file.write(text)
 
     def failure(self) -> str:
-        """Say how the run failed, and the last lines of the rank that did."""
+        """Say how the run failed, with the last lines of the rank that failed."""
         failure = self.ended.get("failure") or {}
         parts = [failure.get("what") or "the ranks could not be started"]
         parts += [failure[key] for key in ("why", "fix") if failure.get(key)]

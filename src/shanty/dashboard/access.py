@@ -1,4 +1,4 @@
-"""Says who asks, and what of it is allowed."""
+"""Finds the user of a request, and what that user may do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Caller:
         return None if self.user.sees("") else self.user.name
 
     def run(self, run_id: str) -> RunDir:
-        """Return the run of that id; 404 where there is none, or another's that is not to be seen.
+        """Return the run of that id; 404 if it does not exist, or is not for this user to see.
 
         Nothing but an id gets to the file system.
         """
@@ -54,7 +54,7 @@ class Caller:
             run = self.here.runs.directory(run_id)
             if run.path.is_dir() and self.user.sees(self.here.owner(run)):
                 return run
-        raise Refused(404, f"there is no run {run_id[:64]!r}", "", "see the list of runs")
+        raise Refused(404, f"run {run_id[:64]!r} not found", "", "see the list of runs")
 
     def own_run(self, run_id: str) -> RunDir:
         """Return the run of that id to change it; 403 where that is not allowed."""
@@ -95,7 +95,7 @@ def _caller(
         raise Refused(
             401,
             "you are not logged in",
-            "the request has no token, or one that is not known",
+            "the request has no token, or an unknown token",
             "open the address that `shanty ui` has printed, or log in with your token",
         )
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
+from shanty.client.command_line import contents
+from shanty.client.plain import text, whole
+from shanty.client.tags import retag
 from shanty.dashboard import form as forms
-from shanty.dashboard import machines, program
+from shanty.dashboard import machines, program, target_options
 from shanty.dashboard.access import Caller, Reader, RunId, Writer
 from shanty.dashboard.api_runs import entry_of
 from shanty.dashboard.detail import summary
@@ -25,19 +29,25 @@ from shanty.dashboard.models import (
     Summary,
     TagChange,
 )
-from shanty.dashboard.plain import text, whole
 from shanty.launch import mpis
 from shanty.launch.index import Changes as Changed
 from shanty.launch.index import Runs, read_job
 from shanty.launch.run_query import Query
 from shanty.launch.stack_text import text_of
-from shanty.launch.tags import retag
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import RunDir, storage_errors
+from shanty.runtime.spec import JobSpec
 
 router = APIRouter(responses=STARTING, tags=["actions"])
 _PATIENCE = 1800.0  # seconds in which hosts are prepared
 _RECENT = 50  # runs whose images and folders the form offers
+
+
+def _job_of(run: RunDir) -> JobSpec:
+    job = read_job(run)
+    if job is None:
+        raise Refused(409, "job.json is missing or damaged, so the job is not known")
+    return job
 
 
 def _reread(caller: Caller, run: RunDir) -> Changed:
@@ -48,7 +58,7 @@ def _reread(caller: Caller, run: RunDir) -> Changed:
 def stop(caller: Writer, run_id: RunId, how: Stop) -> Id:
     """Stop a run: SIGTERM to its ranks, and SIGKILL where that does not help.
 
-    It returns when the run was told; one that has ended is left as it is.
+    It returns once the run was asked to stop; a run that has ended stays as it is.
     """
     run = caller.own_run(run_id)
     grace = 0.0 if how.kill else caller.here.settings.stop_grace
@@ -56,32 +66,37 @@ def stop(caller: Writer, run_id: RunId, how: Stop) -> Id:
     return Id(id=run.id)
 
 
+@router.get("/runs/{run_id}/form")
+def form(caller: Reader, run_id: RunId) -> Form:
+    """Return the form of a run like this one; a mask stands for values that look secret."""
+    try:
+        return forms.form_of(_job_of(caller.run(run_id)))
+    except (TypeError, ValueError) as error:  # a newer shanty may write other values
+        raise Refused(409, "the job has values that the form does not", str(error)) from None
+
+
 @router.post("/runs/{run_id}/rerun")
 async def rerun(caller: Writer, run_id: RunId, given: Changes) -> Id:
     """Run a job again, as a new run, with the fields changed that are given."""
     run = await run_in_threadpool(caller.run, run_id)
     owner = caller.here.owner(run)
-    if given.changes.model_fields_set:
-        job = await run_in_threadpool(read_job, run)
-        if job is None:
-            raise Refused(409, "job.json is missing or damaged, so the job is not known")
-        if not caller.user.changes(owner):  # then what it hides is not theirs to use
-            raise Refused(403, f"this run is {owner}'s", "", "start a new run from the form")
-        return await _run(caller, forms.again(job, given.changes), job.k8s_patch)
-    if not caller.user.changes(owner):
+    if not caller.user.changes(owner):  # what the job hides is not theirs to use
         raise Refused(403, f"this run is {owner}'s", "", "start a new run from the form")
+    if given.changes.model_fields_set:
+        job = await run_in_threadpool(_job_of, run)
+        return await _run(caller, forms.again(job, given.changes), [*contents(job).values()])
     return await _submitted(caller, ["rerun", run.id, "--detach", "--json"])
 
 
 @router.delete("/runs/{run_id}")
 async def delete(caller: Writer, run_id: RunId) -> Id:
-    """Delete an ended run, its logs and its artifacts; 409 while it is on."""
+    """Delete an ended run, its logs and its artifacts; 409 for an active run."""
 
     def work() -> str:
         run = caller.own_run(run_id)
         if not entry_of(caller, run).status.state.final:
             fix = "stop it first"
-            raise Refused(409, f"run {run.id} is still on", "", fix)
+            raise Refused(409, f"run {run.id} is still active", "", fix)
         Runs(caller.here.home, caller.here.targets()).remove(run)
         return run.id
 
@@ -110,12 +125,12 @@ async def tags(caller: Writer, run_id: RunId, change: TagChange) -> Summary:
 
 @router.post("/runs/{run_id}/stacks")
 def stacks(caller: Writer, run_id: RunId) -> Stacks:
-    """Return where every rank of a run stands that is on."""
+    """Return the stack of every rank of an active run."""
     run = caller.own_run(run_id)
     status = entry_of(caller, run).status
     reply = caller.here.targets().stacks(run)
     if not reply.ok:
-        raise Refused(409, f"run {run.id}: {reply.error}", "", "stacks are those of a run on")
+        raise Refused(409, f"run {run.id}: {reply.error}", "", "only an active run has stacks")
     found = {each["rank"]: each for each in reply.stacks}
     texts = {
         str(rank): text(text_of(each, all_threads=False))
@@ -155,6 +170,7 @@ def suggest(caller: Reader) -> Suggestions:
     except ShantyError:  # none is there
         known = []
     return Suggestions(
+        targets=target_options.targets(),
         types=machines.types(here.home),
         groups=machines.groups(here.home),
         mpis=list(dict.fromkeys(known)),
@@ -163,12 +179,13 @@ def suggest(caller: Reader) -> Suggestions:
     )
 
 
-async def _run(caller: Caller, words: list[str], patch: str | None = None) -> Id:
+async def _run(caller: Caller, words: list[str], texts: Sequence[str] = ()) -> Id:
+    """Start a run of the words; in place of the `texts` options take files that have them."""
     with tempfile.TemporaryDirectory(prefix="shanty-form-") as folder:
-        if patch is not None and patch in words:  # the option takes a file
-            file = Path(folder, "patch.json")
-            file.write_text(patch, encoding="utf-8")
-            words = [str(file) if word == patch else word for word in words]
+        for number, content in enumerate(texts):
+            file = Path(folder, f"content-{number}")
+            file.write_text(content, encoding="utf-8")
+            words = [str(file) if word == content else word for word in words]
         return await _submitted(caller, ["run", "--detach", "--json", *words])
 
 

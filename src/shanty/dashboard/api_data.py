@@ -11,30 +11,25 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from shanty.client.plain import text
 from shanty.dashboard import artifacts
 from shanty.dashboard.access import Reader, RunId
 from shanty.dashboard.api_runs import metrics_of
+from shanty.dashboard.downloads import SANDBOX
 from shanty.dashboard.errors import ANSWERS, BUSY, Refused
 from shanty.dashboard.models import (
     Artifacts,
     DownloadAddress,
-    HostResources,
     Metrics,
     Preview,
     Resources,
 )
-from shanty.dashboard.plain import text
 from shanty.launch import resources as of_hosts
 
 router = APIRouter(prefix="/runs/{run_id}", responses=ANSWERS, tags=["data"])
 Within = Annotated[str, Query(max_length=4096, description="Below the run's artifacts.")]
 _CHUNK = 128 << 10
 _IMAGES = sorted(set(artifacts.IMAGES.values()))
-_SANDBOX = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
 @router.get("/metrics")
@@ -57,9 +52,7 @@ def resources(
 ) -> Resources:
     """Return what the hosts had in use over time."""
     found = of_hosts.read(caller.run(run_id), points)
-    return Resources(
-        hosts={text(name): HostResources(**series.to_json()) for name, series in found.items()}
-    )
+    return Resources(hosts={text(name): series for name, series in found.items()})
 
 
 @router.get("/artifacts")
@@ -88,7 +81,7 @@ def raw(caller: Reader, run_id: RunId, path: Within, inline: bool = False) -> Re
     with artifacts.opened_file(run.artifacts, path):
         pass  # what is not there is said before anything is sent
     kind = "inline" if inline else "attachment"
-    headers = {"Content-Disposition": f"{kind}; filename*=UTF-8''{quote(name)}", **_SANDBOX}
+    headers = {"Content-Disposition": f"{kind}; filename*=UTF-8''{quote(name)}", **SANDBOX}
     media = image if inline else "application/octet-stream"
     return StreamingResponse(_pieces(run.artifacts, path), media_type=media, headers=headers)
 

@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from shanty.dashboard import live, log_search, logs
 from shanty.dashboard.access import Reader, RunId
 from shanty.dashboard.api_runs import metrics_of
+from shanty.dashboard.downloads import SANDBOX
 from shanty.dashboard.errors import ANSWERS, BUSY, Refused
 from shanty.dashboard.events import EventStream
 from shanty.dashboard.models import DownloadAddress, LogMatches, LogWindow
@@ -19,11 +20,6 @@ Rank = Annotated[
     str, Path(description="A number, `launcher` or `agent`.", min_length=1, max_length=16)
 ]
 Attempt = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest by default.")]
-Offset = Annotated[int, Query(ge=0, le=1 << 53)]
-_DOWNLOAD = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'",
-}
 
 
 @router.get("/logs/{rank}")
@@ -82,7 +78,7 @@ def download(caller: Reader, run_id: RunId, rank: Rank, attempt: Attempt = None)
     run = logs.attempt_of(caller.run(run_id), attempt)
     path = logs.log_of(run, rank)
     name = f"{run_id}-{'rank-' if rank.isdigit() else ''}{rank}.txt"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', **_DOWNLOAD}
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', **SANDBOX}
     return StreamingResponse(logs.plain_text(path), media_type="text/plain", headers=headers)
 
 
@@ -129,7 +125,7 @@ def stream(
     for part in filter(None, start.split(",")):
         name, _, number = part.rpartition(":")
         if not (number.isascii() and number.isdigit()) or len(number) > 16:
-            raise Refused(422, f"{part[:40]!r} is no RANK:OFFSET")
+            raise Refused(422, f"{part[:40]!r} is not RANK:OFFSET")
         offsets[name] = int(number)
     tail = live.Tail(run, names, offsets)
     source = live.events(caller, run, tail, metrics_of(request))

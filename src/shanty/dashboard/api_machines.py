@@ -9,6 +9,7 @@ from shanty.dashboard import machines, program
 from shanty.dashboard.access import Reader, Writer
 from shanty.dashboard.errors import STARTING, Refused
 from shanty.dashboard.models import Check, Checked, Machines
+from shanty.runtime.rundir import json_objects
 
 router = APIRouter(prefix="/machines", responses=STARTING, tags=["machines"])
 _PATIENCE = 180.0  # seconds for the doctor
@@ -27,11 +28,13 @@ async def check(caller: Writer, asked: Check) -> Checked:
     here = caller.here
     group = asked.group or None
     if group is not None and group not in await run_in_threadpool(machines.groups, here.home):
-        raise Refused(404, f"there is no group {group[:64]!r}", "", "`shanty hosts list` has all")
+        what = f"group {group[:64]!r} not found"
+        raise Refused(404, what, "", "`shanty hosts list` lists all groups")
     words = ["doctor", "--json", *([group] if group else [])]
     done = await program.shanty(words, here.home, here.environ, _PATIENCE)
-    report = machines.report_of(done.out)
-    if report is None:
-        raise Refused(424, "the doctor could not look there", done.err.strip()[-2000:])
-    found, checked = await run_in_threadpool(machines.keep, here.home, group, report)
-    return Checked(healthy=done.code == 0, findings=found, checked=checked)
+    said = json_objects(done.stdout.splitlines())
+    reports = [each for each in said if isinstance(each.get("findings"), list)]
+    if not reports:
+        raise Refused(424, "the doctor could not look there", done.stderr.strip()[-2000:])
+    found, checked = await run_in_threadpool(machines.keep, here.home, group, reports[-1])
+    return Checked(healthy=done.returncode == 0, findings=found, checked=checked)

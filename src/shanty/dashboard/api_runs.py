@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncGenerator
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-import shanty
+from shanty._version import __version__
 from shanty.dashboard.access import Caller, Reader, RunId
 from shanty.dashboard.comparison import comparison
 from shanty.dashboard.detail import detail, summary
 from shanty.dashboard.errors import ANSWERS, BUSY, Refused
 from shanty.dashboard.events import BEAT, COMMENT, EventStream, event
 from shanty.dashboard.metrics import MetricsCache
-from shanty.dashboard.models import Comparison, Detail, Facets, Me, RunList, Summary, Tag
+from shanty.dashboard.models import Comparison, Detail, Facets, Me, RunList, Tag
 from shanty.dashboard.models import State as StateName
 from shanty.launch import run_query
 from shanty.launch.index import Entry
@@ -35,7 +35,7 @@ def me(caller: Reader) -> Me:
     return Me(
         name=user.name,
         role=user.role,
-        version=shanty.__version__,
+        version=__version__,
         home=str(caller.here.home),
         read_only=user.role == "viewer",
     )
@@ -98,7 +98,7 @@ async def stream(caller: Reader) -> EventStream:
     return EventStream(_changes(caller), caller.here.stream(caller.user))
 
 
-async def _changes(caller: Caller) -> AsyncIterator[bytes]:
+async def _changes(caller: Caller) -> AsyncGenerator[bytes]:
     here = caller.here
     subscription = here.hub.subscribe()
     try:
@@ -150,8 +150,3 @@ def metrics_of(request: Request) -> MetricsCache:
     """Return the metrics of runs, as far as they have been read."""
     cache: MetricsCache = request.app.state.metrics
     return cache
-
-
-def told(entry: Entry, account: str) -> dict[str, Any]:
-    """Return a summary as an event has it."""
-    return Summary.model_dump(summary(entry, account))

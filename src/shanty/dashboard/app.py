@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp
 
-import shanty
+from shanty._version import __version__
 from shanty.dashboard import (
     api_actions,
     api_data,
@@ -21,7 +20,6 @@ from shanty.dashboard import (
     static,
 )
 from shanty.dashboard.access import Reader
-from shanty.dashboard.guard import Guard, Hosts
 from shanty.dashboard.metrics import MetricsCache
 from shanty.dashboard.state import Dashboard
 from shanty.dashboard.watch import Watcher
@@ -57,7 +55,7 @@ def application(here: Dashboard) -> FastAPI:
 
     app = FastAPI(
         title="shanty",
-        version=shanty.__version__,
+        version=__version__,
         description=_ABOUT,
         openapi_url=None,  # with a token only; and pages of it would come from a CDN
         docs_url=None,
@@ -76,8 +74,3 @@ def application(here: Dashboard) -> FastAPI:
 
     app.include_router(static.router)
     return app
-
-
-def guarded(app: ASGIApp, hosts: Hosts) -> ASGIApp:
-    """Return the application behind its guard."""
-    return Guard(app, hosts)

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from shanty.client.plain import text
 from shanty.dashboard.errors import Refused
 from shanty.dashboard.models import Artifact, Artifacts, Preview
-from shanty.dashboard.plain import text
 
 TEXT = 256 << 10  # bytes of a preview
 ROWS = 200
@@ -39,13 +39,13 @@ _TEXTS = {
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not to wait for the other end of a FIFO.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_NO_SUCH = "there is no such file among what the run has saved"
+_NO_SUCH = "file not found among the artifacts of the run"
 
 Kind = Literal["text", "image", "table"]
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the parts of a path as it was asked for; 404 for one that may lead elsewhere."""
+    """Return the parts of a path as it was asked for; 404 for a path that may lead elsewhere."""
     if len(path) > _LONGEST or "\0" in path or path.startswith("/") or "\\" in path:
         raise Refused(404, _NO_SUCH)
     parts = [part for part in path.split("/") if part]
@@ -119,14 +119,14 @@ def kind_of(name: str) -> Kind | None:
 
 @contextlib.contextmanager
 def opened_file(folder: Path, path: str) -> Iterator[tuple[int, int]]:
-    """Open a file to read; gives its descriptor and size. 404 for what is no plain file."""
+    """Open a file to read; gives its descriptor and size. 404 for anything but a plain file."""
     parts = parts_of(path)
     if not parts:
         raise Refused(404, _NO_SUCH)
     with _opened(folder, parts, _FILE) as at:
         known = os.fstat(at)
         if not stat.S_ISREG(known.st_mode):
-            raise Refused(404, _NO_SUCH, "it is no plain file")
+            raise Refused(404, _NO_SUCH, "it is not a plain file")
         yield at, known.st_size
 
 
@@ -141,7 +141,7 @@ def preview(folder: Path, path: str, offset: int) -> Preview:
             return Preview(kind="image", size=size)
         data = os.pread(file, TEXT, min(offset, size))
     if kind is None and b"\0" in data:
-        raise Refused(422, "this file cannot be shown", "it is no text", "download it")
+        raise Refused(422, "this file cannot be shown", "it is not text", "download it")
     end = offset + len(data)
     if kind == "table":
         return _table(path, data, offset, size)
@@ -163,7 +163,8 @@ def _table(path: str, data: bytes, offset: int, size: int) -> Preview:
     taken = lines[: ROWS + (offset == 0)]
     whole_text = b"".join(taken).decode("utf-8", "replace").replace("\0", "")
     try:
-        rows = [[cell[:_CELL] for cell in row[:_COLUMNS]] for row in _rows(whole_text, separator)]
+        read = csv.reader(io.StringIO(whole_text, newline=""), delimiter=separator)
+        rows = [[cell[:_CELL] for cell in row[:_COLUMNS]] for row in read]
     except csv.Error:
         return Preview(kind="text", size=size, text=whole_text)
     columns = rows.pop(0) if offset == 0 and rows else None
@@ -171,10 +172,6 @@ def _table(path: str, data: bytes, offset: int, size: int) -> Preview:
     return Preview(
         kind="table", size=size, columns=columns, rows=rows, next=end if end < size else None
     )
-
-
-def _rows(text: str, separator: str) -> Iterator[list[str]]:
-    return csv.reader(io.StringIO(text, newline=""), delimiter=separator)
 
 
 def _json_lines(lines: list[bytes], offset: int, size: int) -> Preview:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shanty.client.plain import plain, text
 from shanty.dashboard.detail import shown_job
 from shanty.dashboard.metrics import RunMetrics
 from shanty.dashboard.models import Comparison, MetricOfRuns, Parameter, Summary
-from shanty.dashboard.plain import plain, text
 from shanty.launch.index import read_job
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Program

@@ -19,6 +19,8 @@ from shanty.dashboard.errors import Refused
 _LIFE = 60.0  # seconds
 _MOST = 1000  # at a time
 PATH = "/api/v1/downloads/"
+# Of what a run wrote: a browser that shows it runs nothing of it.
+SANDBOX = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Downloads:
         return PATH + name
 
     def take(self, name: str) -> Response:
-        """Return the answer at an address, this once; 404 for one that is used or too old."""
+        """Return the answer at an address, once; 404 for an address that is used or too old."""
         until, make = self._waiting.pop(name, (0.0, None))
         if make is None or until < time.monotonic():
             why = "its address serves one download, within a minute"

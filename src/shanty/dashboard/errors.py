@@ -27,20 +27,20 @@ _STATUS: tuple[tuple[type[ShantyError], int], ...] = (
     (StorageError, 507),
 )
 _WORDS = {
-    400: ("the body is no JSON", "send what the description of the API says"),
-    404: ("there is no such page", "check the address"),
+    400: ("the body is not JSON", "send what the description of the API says"),
+    404: ("page not found", "check the address"),
     405: ("this cannot be done at that address", "see /api/v1/openapi.json"),
 }
 # What every address may answer beside its own.
 ANSWERS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Failed, "description": "No JSON, or no HTTP"},
-    401: {"model": Failed, "description": "No token, or one that is not known"},
+    400: {"model": Failed, "description": "Invalid JSON or invalid HTTP"},
+    401: {"model": Failed, "description": "No token, or an unknown token"},
     403: {"model": Failed, "description": "Not allowed"},
-    404: {"model": Failed, "description": "Not there, or not yours to see"},
-    409: {"model": Failed, "description": "Not as things stand now"},
+    404: {"model": Failed, "description": "Not found, or not yours to see"},
+    409: {"model": Failed, "description": "Not possible in the present state"},
     413: {"model": Failed, "description": "Too large a body"},
     414: {"model": Failed, "description": "Too long an address"},
-    421: {"model": Failed, "description": "For another name than this server's"},
+    421: {"model": Failed, "description": "The name is not that of this server"},
     422: {"model": Failed, "description": "What was asked for makes no sense"},
     431: {"model": Failed, "description": "Too large headers"},
 }
@@ -56,15 +56,12 @@ BUSY: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Refused(Exception):  # noqa: N818  an answer, no fault
-    """An answer that says no, with its status of HTTP."""
+class Refused(ShantyError):  # noqa: N818  an answer, not a fault
+    """A refusal, with its status of HTTP."""
 
     def __init__(self, status: int, what: str, why: str = "", fix: str = "") -> None:
-        super().__init__(what)
+        super().__init__(what, why, fix)
         self.status = status
-        self.what = what
-        self.why = why
-        self.fix = fix
 
 
 def answer(
@@ -78,19 +75,19 @@ def answer(
 def install(app: FastAPI) -> None:
     """Let the application answer all errors that way."""
 
-    @app.exception_handler(Refused)
-    async def refused(_request: Request, error: Refused) -> JSONResponse:
-        headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-        return answer(error.status, error.what, error.why, error.fix, headers)
-
     @app.exception_handler(ShantyError)
     async def known(_request: Request, error: ShantyError) -> JSONResponse:
         status = next((number for kind, number in _STATUS if isinstance(error, kind)), 424)
-        return answer(status, error.what, error.why, error.fix)
+        status = error.status if isinstance(error, Refused) else status
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        return answer(status, error.what, error.why, error.fix, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        found = [f"{_place(each['loc'])}: {each['msg']}" for each in error.errors()[:5]]
+        found = []
+        for each in error.errors()[:5]:
+            first, *rest = map(str, each["loc"])
+            found.append(f"{'.'.join(rest) or first}: {each['msg']}")
         return answer(422, "the request is not as it should be", "; ".join(found))
 
     @app.exception_handler(HTTPException)
@@ -103,7 +100,3 @@ def install(app: FastAPI) -> None:
         traceback.print_exception(error)
         why = f"{type(error).__name__}, a bug of shanty"
         return answer(500, "the server failed at this", why, "its terminal has more")
-
-
-def _place(location: tuple[Any, ...]) -> str:
-    return ".".join(str(part) for part in location[1:]) or str(location[0])

@@ -6,17 +6,19 @@ import os
 import shlex
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
-from shanty.dashboard import machines
-from shanty.dashboard.detail import MASK
-from shanty.dashboard.models import FieldProblem, Form
-from shanty.launch.command_line import (
-    FLAGS,
+from shanty.client.command_line import (
     command_words,
     looks_secret,
+    one_line,
     option_words,
     split,
+    words_of,
 )
+from shanty.dashboard import machines, target_options
+from shanty.dashboard.detail import MASK
+from shanty.dashboard.models import FieldProblem, Form, Mount, Source
 from shanty.launch.user_path import user_path
 from shanty.runtime.resolve import LAUNCHERS
 from shanty.runtime.spec import JobSpec
@@ -26,7 +28,7 @@ _FIELDS = {
     "name": ("name",), "source": ("workdir", "source"), "image": ("image",),
     "ranks": ("ranks",), "on": ("on", "hostfile"), "command": ("command",), "mpi": ("mpi",),
     "time_limit": ("time_limit",), "mounts": ("mounts",), "env": ("env",), "tags": ("tags",),
-    "retries": ("retries",), **machines.FIELDS,
+    "retries": ("retries",), "options": ("options",), **machines.FIELDS,
 }  # fmt: skip
 
 
@@ -35,39 +37,27 @@ def words(form: Form, fields: Collection[str] = tuple(_FIELDS), *, shown: bool) 
 
     With `shown`, variables that look secret come without their value, as from the environment.
     """
-    found: list[str] = []
-    if "source" in fields:
-        found += _source(form)
-    for name in ("name", "on", "image", "mpi", "time_limit"):
-        value = getattr(form, name)
-        if name in fields and value:
-            found += [FLAGS[name], value.strip()]
-    for name in ("ranks", "retries"):
-        value = getattr(form, name)
-        if name in fields and value is not None:
-            found += [FLAGS[name], str(value)]
-    found += machines.words(form, fields)
-    for mount in form.mounts if "mounts" in fields else ():
-        text = f"{_expanded(mount.source)}:{mount.target}" + (":ro" if mount.read_only else "")
-        found += [FLAGS["mounts"], text]
-    for name, value in form.env.items() if "env" in fields else ():
-        hidden = shown and looks_secret(name)
-        found += [FLAGS["env"], name if hidden else f"{name}={value}"]
-    for tag in form.tags if "tags" in fields else ():
-        found += [FLAGS["tags"], tag]
-    return found
+    values: dict[str, Any] = _source(form) if "source" in fields else {}
+    for name in ("name", "on", "image", "mpi", "time_limit", "ranks", "retries", "env", "tags"):
+        value = getattr(form, name) if name in fields else None
+        values[name] = (value.strip() or None) if isinstance(value, str) else value
+    values |= machines.values(form, fields)
+    if "mounts" in fields:
+        modes = {True: "ro", False: "rw"}
+        values["mounts"] = [
+            (str(user_path(each.source)), each.target, modes[each.read_only])
+            for each in form.mounts
+        ]
+    if "options" in fields:
+        values |= target_options.values(form)
+    return words_of(values, shown=shown)
 
 
-def _source(form: Form) -> list[str]:
+def _source(form: Form) -> dict[str, Any]:
     source = form.source
     if source.kind == "git":
-        below = [FLAGS["workdir"], source.path] if source.path else []
-        return [FLAGS["source"], source.url or "", *below]
-    return [FLAGS["workdir"], _expanded(source.path or "~")]
-
-
-def _expanded(path: str) -> str:
-    return str(user_path(path))
+        return {"source": source.url or "", "workdir": source.path or None}
+    return {"workdir": str(user_path(source.path or "~"))}
 
 
 def command(text: str) -> list[str]:
@@ -97,28 +87,29 @@ def problems(form: Form, home: Path) -> list[FieldProblem]:
 
     try:
         if not split(form.command):
-            say("command", "there is nothing to run", "a script, -m MODULE, or an mpirun line")
+            say("command", "the command is empty", "a script, -m MODULE, or an mpirun line")
     except ValueError:
         say("command", "a quote is not closed", "add the other one")
     source = form.source
     if source.kind == "git" and not source.url:
-        say("source", "there is no URL", "as https://HOST/NAME.git, or …/NAME.git@BRANCH")
+        say("source", "the URL is missing", "as https://HOST/NAME.git, or …/NAME.git@BRANCH")
     if source.kind == "folder":
-        path = Path(_expanded(source.path or "~"))
+        path = user_path(source.path or "~")
         if not path.is_absolute():
             say("source", f"{path} is not absolute", "begin it with /")
         elif not path.is_dir():
-            say("source", f"there is no folder {path}", "check its name")
+            say("source", f"folder not found: {path}", "check its name")
     if form.ranks is not None and form.ranks < 1:
-        say("ranks", "there has to be a rank", "leave it empty for one a slot")
+        say("ranks", "a run has at least one rank", "leave it empty for one rank a slot")
     for mount in form.mounts:
         if not mount.target.startswith("/") or ":" in mount.source.removeprefix("pvc:"):
-            say("mounts", f"{mount.source}:{mount.target} is no mount", "the target is absolute")
+            what = f"invalid mount: {mount.source}:{mount.target}"
+            say("mounts", what, "the target has to be an absolute path")
         if not mount.source.startswith(("/", "~", "pvc:")):
             say("mounts", f"{mount.source} is not absolute", "begin it with /")
     if form.mounts and not form.image:
-        say("mounts", "mounts are for containers, and there is no image", "name an image")
-    return found + machines.problems(form, home)
+        say("mounts", "mounts are for containers, and the image is missing", "name an image")
+    return [*found, *machines.problems(form, home), *target_options.problems(form)]
 
 
 def _is_unset(job: JobSpec, changes: Form, name: str) -> bool:
@@ -134,9 +125,40 @@ def again(job: JobSpec, changes: Form) -> list[str]:
         known = {k: job.env[k] if v == MASK and k in job.env else v for k, v in changes.env.items()}
         changes = changes.model_copy(update={"env": known})
     changes = machines.with_those_of(job, changes)
-    without = [field for name in given for field in _FIELDS[name]]
+    without = {field for name in given for field in _FIELDS[name]}
+    if "options" in given:
+        without |= job.options.keys() - target_options.kept(job)
     options = option_words(job, shown=False, without=without) + words(changes, given, shown=False)
     if "command" in given:
         return [*options, *command(changes.command)]
     parts = command_words(job)
     return [*options, *parts] if "--" in parts[:2] else [*options, "--", *parts]
+
+
+def form_of(job: JobSpec) -> Form:
+    """Return the form that makes a run like `job`; a mask stands for values that look secret.
+
+    Raises ValueError or TypeError for a job with values that no form has.
+    """
+    source = Source(kind="git", url=job.source) if job.source else Source(path=job.workdir)
+    (kind, count), master = (job.machines or [(None, job.nodes)])[-1], job.machines[:-1]
+    mounts = [Mount(source=a, target=b, read_only=mode == "ro") for a, b, mode in job.mounts]
+    return Form(
+        name=job.name,
+        source=source,
+        image=job.image,
+        machine_type=kind,
+        machines=count,
+        ranks=job.ranks,
+        master_type=master[0][0] if master else None,
+        on=None if job.machines else job.on,
+        command=one_line(job),
+        mpi=job.mpi,
+        time_limit=f"{job.time_limit:.10g}s" if job.time_limit else None,
+        mounts=mounts,
+        env={key: MASK if looks_secret(key) else value for key, value in job.env.items()},
+        tags=list(job.tags),
+        retries=job.retries,
+        priority=job.priority or None,
+        options=target_options.of_job(job),
+    )

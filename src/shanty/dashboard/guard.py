@@ -50,19 +50,13 @@ class Hosts:
     def has(self, header: str) -> bool:
         """Return true for a header `Host` that may be served."""
         name = _plain(_without_port(header))
-        if name in self._names:
-            return True
-        return self._numbers and _is_address(name)
+        return name in self._names or (self._numbers and _address(name) is not None)
 
 
 def is_loopback(host: str) -> bool:
     """Return true for a name or address that only this machine gets to."""
-    if host in _LOOPBACK:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    found = _address(host)
+    return host in _LOOPBACK or (found is not None and found.is_loopback)
 
 
 def _without_port(header: str) -> str:
@@ -75,12 +69,11 @@ def _plain(name: str) -> str:
     return name.strip().lower().rstrip(".")
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 class Guard:

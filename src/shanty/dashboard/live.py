@@ -1,14 +1,14 @@
 """Follows one run for one client: what its logs get, how it stands, its metrics.
 
 All is read from files when the client has taken what was sent before, so nothing is kept for it.
-Where more is written than it takes, it is told that there is more, and goes on near the end.
+A client that takes less than is written receives an event `behind`, and goes on near the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -44,7 +44,7 @@ class Tail:
     def read(self) -> list[bytes]:
         """Return events of what is new: at most one piece of each log."""
         attempt = self._run.attempts()[-1]
-        if attempt != self._attempt:  # its logs begin anew
+        if attempt != self._attempt:  # its logs start from zero
             self._attempt = attempt
             self._offsets = dict.fromkeys(self._names, 0)
         files = RunDir(self._run.path, attempt)
@@ -77,7 +77,7 @@ class Tail:
 
 async def events(
     caller: Caller, run: RunDir, tail: Tail, metrics: MetricsCache
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield what changes of a run, until the server ends or the run is deleted."""
     here = caller.here
     subscription = here.hub.subscribe()

@@ -1,6 +1,6 @@
 """Searches a log in pieces. Regular expressions are tried in a process of their own.
 
-Some take for ever on some texts, and nothing but the end of its process stops Python's `re`.
+Some of them never end on some texts, and only the end of its process stops Python's `re`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def search(
 ) -> dict[str, Any]:
     """Search `piece` bytes from `start`, a line's begin, on; no more than `limit` matches.
 
-    Returns `matches`, `next` and `scanned`; 422 for an expression that is none, or takes too long.
+    Returns `matches`, `next` and `scanned`; 422 for an invalid expression, or a slow one.
     """
     if not query or len(query) > LONGEST_PATTERN:
-        raise Refused(422, "there is nothing to search for", f"from 1 to {LONGEST_PATTERN} letters")
+        raise Refused(422, "the search is empty or too long", f"1 to {LONGEST_PATTERN} letters")
     if not regex:
         return scan(str(path), query, start, limit, regex, case, piece)
     try:
         re.compile(query)
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(422, f"{query!r} is no regular expression", str(error)) from None
+        raise Refused(422, f"invalid regular expression: {query!r}", str(error)) from None
     asked = json.dumps([str(path), query, start, limit, regex, case, piece])
     words = [sys.executable, "-m", "shanty.dashboard.log_search"]
     if not _SLOTS.acquire(blocking=False):
@@ -52,7 +52,7 @@ def search(
     except (subprocess.TimeoutExpired, ValueError):
         raise Refused(
             422,
-            "the search was given up",
+            "the search took too long",
             f"that expression takes more than {_PATIENCE:.0f} s on these lines",
             "write it without nested repetitions as (a+)+, or search for a text",
         ) from None

@@ -23,14 +23,14 @@ _HEADER = 64  # bytes that may stand before the text of a line
 
 
 def log_of(run: RunDir, rank: str) -> Path:
-    """Return the log of a rank, of the launcher or of the agents; 404 where there is no such."""
+    """Return the log of a rank, of the launcher or of the agents; 404 for any other name."""
     if rank == LAUNCHER:
         return run.launcher_log
     if rank == AGENT:
         return run.agent_log
     if rank.isascii() and rank.isdigit() and len(rank) <= 7:
         return run.rank_log(int(rank))
-    raise Refused(404, f"there is no log {rank[:32]!r}", "", "a number, launcher or agent")
+    raise Refused(404, f"log {rank[:32]!r} not found", "", "a number, launcher or agent")
 
 
 def attempt_of(run: RunDir, attempt: int | None) -> RunDir:

@@ -6,13 +6,13 @@ All that the dashboard knows of machines is asked here.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from shanty.client.plain import text, whole
 from shanty.dashboard.models import (
     FieldProblem,
     Form,
@@ -23,15 +23,13 @@ from shanty.dashboard.models import (
     UsedBy,
     Waiting,
 )
-from shanty.dashboard.plain import text, whole
-from shanty.launch.cluster import inventory
-from shanty.launch.command_line import FLAGS
-from shanty.launch.host import Host
+from shanty.launch import inventory
 from shanty.launch.index import Entry, Runs, read_job
 from shanty.launch.machines import queue as queued
 from shanty.launch.machines import types as machine_types
 from shanty.launch.machines.types import LOCAL
-from shanty.launch.machines.use import users
+from shanty.launch.options import known
+from shanty.launch.options.declared import NODES
 from shanty.runtime import platform
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.plan import read_plan
@@ -49,16 +47,16 @@ _HERE = "this-machine"  # the name of what the doctor found here
 _ALL = ("machine_type", "master_type", "machines")
 
 
-def words(form: Form, fields: Collection[str]) -> list[str]:
-    """Return the options of `shanty run` that say on which machines."""
-    found: list[str] = []
+def values(form: Form, fields: Collection[str]) -> dict[str, Any]:
+    """Return the options of a run that say on which machines, by their names."""
+    found: dict[str, Any] = {}
     if form.machine_type and not set(_ALL).isdisjoint(fields):
-        master = f"{form.master_type}:1," if form.master_type else ""
-        found += [FLAGS["machines"], f"{master}{form.machine_type}:{form.machines or 1}"]
-    elif "machines" in fields and form.machines is not None:
-        found += [FLAGS["nodes"], str(form.machines)]
-    if "priority" in fields and form.priority:
-        found += [FLAGS["priority"], str(form.priority)]
+        master = [(form.master_type, 1)] if form.master_type else []
+        found["machines"] = [*master, (form.machine_type, form.machines or 1)]
+    elif "machines" in fields:
+        found["nodes"] = form.machines
+    if "priority" in fields:
+        found["priority"] = form.priority or None
     return found
 
 
@@ -90,13 +88,15 @@ def problems(form: Form, home: Path) -> list[FieldProblem]:
                 machine_types.load(value, home)
             except ShantyError as error:
                 say(name, error.what, error.fix)
-    queue = (form.on or "").partition(":")[0] in machine_types.QUEUES
+    target = known.declared((form.on or "").partition(":")[0])
+    queue = target is not None and NODES in target.options
     if form.machine_type and form.on:
         say("on", "a machine type says where as well", "leave one of them empty")
     if form.master_type and not form.machine_type:
         say("machine_type", "the master has a type, and the others have none", "name theirs")
     if form.machines is not None and not (queue or form.machine_type):
-        what = "a number of machines is for machine types, Slurm and Kubernetes"
+        queues = [each.title for each in known.BUILTIN if NODES in each.options]
+        what = f"a number of machines is for machine types, {' and '.join(queues)}"
         say("machines", what, "name a machine type, or the hosts")
     if form.priority and not form.machine_type:
         say("priority", "a priority is for machine types", "name a machine type")
@@ -127,8 +127,8 @@ def queue(runs: Runs, only_of: str | None, account: str) -> list[Waiting]:
     """Return the runs that wait for machines, the next one first."""
     jobs: dict[RunDir, JobSpec] = {}
     for run in runs.on():
-        site, job = queued.site_of(run), read_job(run)
-        if site is not None and not site.get("machines") and job is not None:
+        its, job = queued.waiting(run), read_job(run)
+        if its is not None and not its.machines and job is not None:
             jobs[run] = job
     ordered = queued.order(jobs)
     entries = {each.id: each for each in runs.known([run.id for run in ordered])}
@@ -157,7 +157,7 @@ def machines(home: Path, runs: Runs, only_of: str | None, account: str) -> Machi
     Runs of others than `only_of` are without their id, if it is set.
     """
     used = _used(runs, only_of, account)
-    taken = users(runs.on())
+    taken = machine_types.users(runs.on())
     of_types = _types_of(home)
     here = os.uname().nodename
     slots = platform.usable_cores()
@@ -169,7 +169,8 @@ def machines(home: Path, runs: Runs, only_of: str | None, account: str) -> Machi
             continue
         for each in hosts:
             kinds = of_types.get(machine_types.key_of(each), [])
-            found.append(_machine(home, each.name, group, _address(each), each.slots, used, kinds))
+            address = each.login + (f":{each.port}" if each.port else "")
+            found.append(_machine(home, each.name, group, address, each.slots, used, kinds))
     return Machines(hosts=found, types=types(home, taken), queue=queue(runs, only_of, account))
 
 
@@ -181,10 +182,6 @@ def _types_of(home: Path) -> dict[str, list[str]]:
             for machine in machine_types.load(name, home).machines(home):
                 found.setdefault(machine, []).append(name)
     return found
-
-
-def _address(host: Host) -> str:
-    return host.login + (f":{host.port}" if host.port else "")
 
 
 def _machine(
@@ -262,15 +259,3 @@ def _finding(values: dict[str, Any]) -> HostFinding:
         what=f"{what} ({evidence})" if evidence else what,
         fix=str(values.get("fix", "")),
     )
-
-
-def report_of(text: str) -> dict[str, Any] | None:
-    """Return the report that `shanty doctor --json` has printed; None for what is none."""
-    for line in reversed(text.splitlines()):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and isinstance(value.get("findings"), list):
-            return value
-    return None

@@ -6,16 +6,16 @@ a run about `_OF_RUN`: of neighbours the least and the greatest, so that peaks a
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from shanty.dashboard.models import Series
-from shanty.dashboard.plain import text
+from shanty.client.measurements import NewObjects
+from shanty.client.plain import text
+from shanty.dashboard.models import MetricSeries
 
 Point = tuple[float, float, float | None]  # step, time, value
 _STEPS = ("step", "global_step", "iteration", "iter", "batch", "epoch")
@@ -24,15 +24,13 @@ _MOST, _LEAST = 4000, 50  # points of a series that stay, by how many series the
 _OF_RUN = 200_000
 _MOST_SERIES = 4000  # names times ranks
 _RUNS = 12  # whose metrics are kept
-_CHUNK = 4 << 20
 
 
 class RunMetrics:
     """The metrics of one run, as far as its file has been read."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+        self._file = NewObjects(path)
         self._counts: dict[int, int] = {}
         self._series: dict[tuple[str, int], array[float]] = {}  # step, time, value, step, …
         self.last: dict[str, float] = {}
@@ -43,35 +41,7 @@ class RunMetrics:
     def read(self) -> None:
         """Read what is new."""
         with self._lock:
-            try:
-                file = self._path.open("rb")
-            except OSError:
-                return
-            with file:
-                if self._offset > file.seek(0, 2):  # another file: the run was deleted, made anew
-                    self._forget()
-                file.seek(self._offset)
-                while True:
-                    data = file.read(_CHUNK)
-                    end = data.rfind(b"\n") + 1
-                    if not end:
-                        return
-                    self._take(data[:end])
-                    self._offset += end
-                    file.seek(self._offset)
-
-    def _forget(self) -> None:
-        self._offset = 0
-        for each in (self._counts, self._series, self.last, self.least, self.greatest):
-            each.clear()
-
-    def _take(self, data: bytes) -> None:
-        for line in data.splitlines():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
+            for record in self._file.read():
                 self._add(record)
 
     def _add(self, record: dict[str, object]) -> None:
@@ -94,7 +64,9 @@ class RunMetrics:
             points.append(math.nan if value is None else value)
             most = max(_LEAST, min(_MOST, _OF_RUN // len(self._series)))
             if len(points) >= 3 * 2 * most:
-                points[:] = _packed(thinned(_points(points), most))
+                kept = thinned(_points(points), most)
+                numbers = (math.nan if v is None else v for point in kept for v in point)
+                points[:] = array("d", numbers)
             if value is not None:
                 self.last[name] = value
                 self.least[name] = min(value, self.least.get(name, value))
@@ -105,11 +77,11 @@ class RunMetrics:
         with self._lock:
             return list(dict.fromkeys(name for name, _ in self._series))
 
-    def thinned(self, names: Sequence[str], points: int) -> list[Series]:
+    def thinned(self, names: Sequence[str], points: int) -> list[MetricSeries]:
         """Return the series of these names, of all for none, with so many points at most."""
         with self._lock:
             return [
-                Series(name=name, rank=rank, points=thinned(_points(found), points))
+                MetricSeries(name=name, rank=rank, points=thinned(_points(found), points))
                 for (name, rank), found in self._series.items()
                 if not names or name in names
             ]
@@ -120,11 +92,7 @@ def _points(values: array[float]) -> list[Point]:
     return list(zip(values[0::3], values[1::3], numbers, strict=True))
 
 
-def _packed(points: Sequence[Point]) -> array[float]:
-    return array("d", [math.nan if v is None else v for point in points for v in point])
-
-
-_ODD = ("NaN", "Infinity", "-Infinity")  # what is no number of JSON's
+_ODD = ("NaN", "Infinity", "-Infinity")  # numbers that JSON does not have
 
 
 def _number(value: object) -> float | None:
@@ -159,15 +127,10 @@ class MetricsCache:
     """The metrics of the runs that somebody has looked at lately."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[Path, RunMetrics] = OrderedDict()
-        self._lock = threading.Lock()
+        self._of = lru_cache(_RUNS)(RunMetrics)
 
     def of(self, path: Path) -> RunMetrics:
         """Return the metrics in that file, as they are now."""
-        with self._lock:
-            found = self._runs.pop(path, None) or RunMetrics(path)
-            self._runs[path] = found
-            while len(self._runs) > _RUNS:
-                self._runs.popitem(last=False)
+        found = self._of(path)
         found.read()
         return found

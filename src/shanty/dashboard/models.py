@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from shanty.client.report import HostReport, RankState
+from shanty.launch.resources import Series as HostSeries
+
 _NO_NUL = r"^[^\x00]*$"
 Text = Annotated[str, StringConstraints(max_length=64 << 10, pattern=_NO_NUL)]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=_NO_NUL)]
@@ -99,26 +102,6 @@ class RunList(Model):
     facets: Facets
 
 
-class HostOfRun(Model):
-    """A host of a run, and the ranks that are or were there."""
-
-    name: str
-    address: str
-    slots: int
-    ranks: list[int]
-
-
-class RankOfRun(Model):
-    """How one rank stands."""
-
-    rank: int
-    host: str | None
-    state: Literal["waiting", "up", "joined", "ended", "failed"]
-    exit_code: int | None
-    first_failure: bool
-    log_size: int
-
-
 class Finding(Model):
     """Why a run failed; `rank` and `host` are null where no rank is to blame."""
 
@@ -140,10 +123,11 @@ class CodeVersion(Model):
 class Detail(Summary):
     """All that is known of one run."""
 
-    ranks: list[RankOfRun]  # type: ignore[assignment]  # their number is in `status`
+    ranks: list[RankState]  # type: ignore[assignment]  # their number is in `status`
     status: dict[str, Any]
     job: dict[str, Any]
-    hosts: list[HostOfRun]
+    target_options: dict[str, Any]
+    hosts: list[HostReport]
     finding: Finding | None
     waits: str
     progress: dict[str, Any] | None
@@ -227,7 +211,7 @@ class LogMatches(Model):
 # ------------------------------------------------------------------------- metrics and resources
 
 
-class Series(Model):
+class MetricSeries(Model):
     """The values of one metric of one rank: step, time, value."""
 
     name: str
@@ -238,35 +222,13 @@ class Series(Model):
 class Metrics(Model):
     """The metrics of a run, thinned."""
 
-    series: list[Series]
-
-
-class Gpu(Model):
-    """One GPU over time."""
-
-    index: int
-    name: str
-    utilization: list[float | None]
-    memory: list[float | None]
-    memory_total: float | None
-
-
-class HostResources(Model):
-    """What a run's host had in use: `cpu` from 0 to 1, `receive` and `send` in bytes a second."""
-
-    time: list[float]
-    cpu: list[float | None]
-    memory: list[float | None]
-    memory_total: float | None
-    receive: list[float | None]
-    send: list[float | None]
-    gpus: list[Gpu]
+    series: list[MetricSeries]
 
 
 class Resources(Model):
     """What the hosts of a run had in use over time."""
 
-    hosts: dict[str, HostResources]
+    hosts: dict[str, HostSeries]
 
 
 class Parameter(Model):
@@ -372,7 +334,7 @@ class MachineType(Model):
 
     name: str
     on: str
-    kind: Literal["local", "hosts", "slurm", "k8s"]
+    kind: str
     slots: int | None
     gpus: int | None
     total: int | None
@@ -449,6 +411,7 @@ class Form(Given):
     tags: list[Tag] = Field(default=[], max_length=100)
     retries: Count | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    options: dict[Word, bool | Text | list[Text]] = Field(default={}, max_length=100)
 
 
 class Changes(Given):
@@ -472,8 +435,28 @@ class FormPreview(Model):
     problems: list[FieldProblem]
 
 
+class FormOption(Model):
+    """An option of a target: `words` are all that it takes, if there are any."""
+
+    name: str
+    flag: str
+    help: str
+    kind: Literal["text", "number", "switch", "list"]
+    words: list[str]
+
+
+class TargetForm(Model):
+    """The options of runs that go to a target, `--on SCHEME`."""
+
+    scheme: str
+    title: str
+    options: list[FormOption]
+
+
 class Suggestions(Model):
     """What the form offers."""
+
+    targets: list[TargetForm]
 
     types: list[MachineType]
     groups: list[str]

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from shanty.client.command_line import looks_secret
 from shanty.dashboard.errors import Refused
-from shanty.launch.command_line import looks_secret
 from shanty.runtime.errors import LaunchError, NotFoundError, UsageError
+from shanty.runtime.rundir import json_objects
 
 _MOST = 16 << 20  # bytes that are read of what it prints
 _KNOWN = {UsageError.exit_code: 422, NotFoundError.exit_code: 422}
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How it ended, and what it has printed."""
-
-    code: int
-    out: str
-    err: str
+Done = subprocess.CompletedProcess[str]
 
 
 async def shanty(words: list[str], home: Path, environ: Mapping[str, str], patience: float) -> Done:
@@ -56,7 +49,7 @@ async def shanty(words: list[str], home: Path, environ: Mapping[str, str], patie
             fix="try it in a terminal",
         ) from None
     code = process.returncode if process.returncode is not None else -1
-    return Done(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    return Done(words, code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 def hidden(words: list[str], environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -75,21 +68,13 @@ def hidden(words: list[str], environ: Mapping[str, str]) -> tuple[list[str], dic
 
 def submitted(done: Done) -> str:
     """Return the id of the run that was started; Refused with what `shanty` said."""
-    said = [value for line in done.out.splitlines() if (value := _object(line))]
+    said = list(json_objects(done.stdout.splitlines()))
     for value in said:
         if value.get("event") == "submitted":
             return str(value["run"])
     for value in said:
         if value.get("event") == "error":
-            status = _KNOWN.get(done.code, 424)
+            status = _KNOWN.get(done.returncode, 424)
             raise Refused(status, *(str(value.get(key, "")) for key in ("what", "why", "fix")))
-    why = done.err.strip()[-2000:]
-    raise Refused(424, f"the run was not started: exit code {done.code}", why)
-
-
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+    why = done.stderr.strip()[-2000:]
+    raise Refused(424, f"the run was not started: exit code {done.returncode}", why)

@@ -22,8 +22,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from shanty.dashboard.app import application, guarded
-from shanty.dashboard.guard import LARGEST_HEADERS, Hosts, is_loopback
+from shanty.dashboard.app import application
+from shanty.dashboard.guard import LARGEST_HEADERS, Guard, Hosts, is_loopback
 from shanty.dashboard.state import Dashboard
 from shanty.runtime.errors import LaunchError, UsageError
 
@@ -83,6 +83,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, here: Dashboard) -> None:
         super().__init__(config)
         self._here = here
+        self.ready: Callable[[], None] = lambda: None  # called once requests are answered
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        await super().startup(sockets)
+        self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End because of a signal."""
@@ -152,7 +158,7 @@ def address(place: Place, listener: socket.socket) -> str:
 
 def make_server(here: Dashboard, place: Place) -> Server:
     """Return a server that has not begun; UsageError where its certificate cannot be used."""
-    app = guarded(application(here), Hosts(place.host, place.allowed))
+    app = Guard(application(here), Hosts(place.host, place.allowed))
     given: dict[str, Any] = {}
     if place.certificate is not None:
         given = {"ssl_certfile": place.certificate, "ssl_keyfile": place.key}
@@ -182,22 +188,9 @@ def make_server(here: Dashboard, place: Place) -> Server:
 
 def serve(server: Server, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM; `ready` is called once requests are answered."""
-
-    async def run() -> None:
-        watching = asyncio.ensure_future(_when_up(server, ready))
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            watching.cancel()
-
+    server.ready = ready
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run())
-
-
-async def _when_up(server: uvicorn.Server, ready: Callable[[], None]) -> None:
-    while not server.started:
-        await asyncio.sleep(0.005)
-    ready()
+        asyncio.run(server.serve(sockets=[listener]))
 
 
 def open_browser(url: str, home: Path) -> None:

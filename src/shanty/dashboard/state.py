@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from fastapi import Request
 
 from shanty.dashboard.downloads import Downloads
 from shanty.dashboard.errors import Refused
-from shanty.dashboard.users import User
+from shanty.dashboard.users import OneUser, User, Users
 from shanty.dashboard.watch import Hub
 from shanty.launch.index import Runs, read_owner
 from shanty.launch.settings import Settings
@@ -29,13 +29,6 @@ STREAMS = 256  # in all
 SUBMISSIONS = 4  # runs that are being started at a time
 
 
-class Directory(Protocol):
-    """Knows who may use the dashboard."""
-
-    def all(self) -> list[User]:
-        """Return all users."""
-
-
 @dataclass
 class Dashboard:
     """The server's state: a home, its users, and what is being done now.
@@ -46,7 +39,7 @@ class Dashboard:
     home: Path
     environ: Mapping[str, str]
     settings: Settings
-    users: Directory
+    users: Users | OneUser
     account: str = field(default_factory=lambda: account())
     hub: Hub = field(default_factory=Hub)
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import FileResponse, Response
 
 from shanty.dashboard import downloads, state
 from shanty.dashboard.errors import Refused
@@ -21,24 +21,13 @@ _POLICY = (
 )
 # A name with a hash, as Vite makes them: what is in such a file never changes.
 _HASHED = re.compile(r"[-.][A-Za-z0-9_-]{8,}\.[a-z0-9]+$")
-_FOR_EVER = "public, max-age=31536000, immutable"
+_UNCHANGING = "public, max-age=31536000, immutable"
 # In which older versions kept the token.
 _OLD_COOKIE = re.compile(r"shanty(-[0-9]+)?")
 _TYPES = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
-    ".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json",
-    ".webmanifest": "application/manifest+json", ".map": "application/json",
-    ".txt": "text/plain; charset=utf-8",
+    ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8",
 }  # fmt: skip
-_NOT_BUILT = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>shanty</title>
-<h1>The pages of the dashboard are not built</h1>
-<p>This installation of shanty has no front end. From its source: <code>./dev frontend</code>.</p>
-<p>The HTTP API works with the header <code>Authorization: Bearer TOKEN</code>:
-<code>/api/v1/openapi.json</code> describes it.</p>
-</html>
-"""
 
 
 @router.get(f"{downloads.PATH}{{name}}")
@@ -51,21 +40,18 @@ def download(request: Request, name: str) -> Response:
 def page(request: Request, path: str) -> Response:
     """Return a built file, and for all other addresses the page, which knows them."""
     if path.startswith("api/"):
-        raise Refused(404, "there is no such address", "", "see /api/v1/openapi.json")
+        raise Refused(404, "address not found", "", "see /api/v1/openapi.json")
     file = _file(path) if path else None
     if file is None:
         if path.startswith("assets/"):
-            raise Refused(404, "there is no such file")
-        index = _file("index.html")
-        if index is None:
-            return HTMLResponse(_NOT_BUILT)
+            raise Refused(404, "file not found")
         headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
-        answer = FileResponse(index, media_type=_TYPES[".html"], headers=headers)
+        answer = FileResponse(FOLDER / "index.html", media_type=_TYPES[".html"], headers=headers)
         for name in filter(_OLD_COOKIE.fullmatch, request.cookies):
             answer.delete_cookie(name, httponly=True, samesite="strict")
         return answer
     hashed = path.startswith("assets/") and _HASHED.search(file.name)
-    kept = _FOR_EVER if hashed else "no-cache"
+    kept = _UNCHANGING if hashed else "no-cache"
     headers = {"Content-Security-Policy": _POLICY, "Cache-Control": kept}
     media = _TYPES.get(file.suffix, "application/octet-stream")
     return FileResponse(file, media_type=media, headers=headers)

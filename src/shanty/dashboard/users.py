@@ -4,7 +4,7 @@
 
     {"users": [{"name": "ann", "role": "user", "may_see": "own", "hash": "…", "created": 0.0}]}
 
-A token is 256 bits of chance, so one round of SHA-256 is enough: there is nothing to guess.
+A token is 256 random bits, so one round of SHA-256 is enough: no token can be guessed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class User:
 
 
 def new_token() -> tuple[str, str]:
-    """Return a token that nobody can guess, and its hash."""
+    """Return a random token, and its hash."""
     token = secrets.token_urlsafe(32)
     return token, hashed(token)
 
@@ -74,31 +74,21 @@ def of_token(users: Iterable[User], token: str) -> User | None:
 
 
 class Users:
-    """The users of `shanty serve`, read again when their file has changed."""
+    """The users of `shanty serve`, read from their file at each request."""
 
     def __init__(self, home: Path) -> None:
         self.file = home / "users.json"
-        self._known: list[User] = []
-        self._stamp: tuple[int, int, int] | None = None
 
     def all(self) -> list[User]:
         """Return all users. StorageError where others may read their file, or it is damaged."""
         try:
-            stat = self.file.stat()
+            mode = self.file.stat().st_mode
         except FileNotFoundError:
-            self._stamp, self._known = None, []
             return []
-        if stat.st_mode & 0o077:
+        if mode & 0o077:
             raise StorageError(
                 f"others may read {self.file}", "", f"chmod 600 {self.file}, and give new tokens"
             )
-        stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        if stamp != self._stamp:
-            self._known = self._read()
-            self._stamp = stamp
-        return self._known
-
-    def _read(self) -> list[User]:
         values = read_json(self.file)
         try:
             users = [User(**each) for each in (values or {})["users"]]
@@ -107,12 +97,12 @@ class Users:
         except (KeyError, TypeError, ValueError):
             why = "it is not what shanty writes"
             raise StorageError(
-                f"{self.file} is damaged", why, "mend it, or remove it and add the users again"
+                f"{self.file} is damaged", why, "repair it, or remove it and add the users again"
             ) from None
         return users
 
     def add(self, name: str, role: Role, may_see: Sees) -> str:
-        """Add a user and return the token; UsageError for a name that is taken, or is none."""
+        """Add a user and return the token; UsageError for a name that is taken or invalid."""
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} cannot be the name of a user",
@@ -121,7 +111,7 @@ class Users:
         users = self.all()
         if any(user.name == name for user in users):
             raise UsageError(
-                f"there is a user {name!r} already",
+                f"user {name!r} exists already",
                 fix=f"for a new token: shanty serve users remove {name}, then add it again",
             )
         token, digest = new_token()
@@ -129,11 +119,11 @@ class Users:
         return token
 
     def remove(self, name: str) -> None:
-        """Remove a user, whose token is worth nothing from now on; NotFoundError for none."""
+        """Remove a user, whose token is invalid from now on; NotFoundError for an unknown user."""
         users = self.all()
         if all(user.name != name for user in users):
             raise NotFoundError(
-                f"there is no user {name!r}", fix="`shanty serve users list` has all"
+                f"user {name!r} not found", fix="`shanty serve users list` lists all users"
             )
         self._write([user for user in users if user.name != name])
 
@@ -145,11 +135,10 @@ class Users:
                 write_json(self.file, {"users": [asdict(user) for user in users]})
             finally:
                 os.umask(before)
-        self._stamp = None
 
 
 class OneUser:
-    """The only user of `shanty ui`: the one who started it."""
+    """The only user of `shanty ui`: the person who started it."""
 
     def __init__(self, name: str) -> None:
         self.token, digest = new_token()

@@ -1,4 +1,4 @@
-"""Watches the runs and tells all who listen: one thread for runs here, one for those elsewhere.
+"""Watches the runs and reports changes: one thread for runs here, one for runs elsewhere.
 
 Hosts that do not answer take their time, so runs that are elsewhere are asked apart.
 """
@@ -14,16 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shanty.launch.index import Changes, Entry, Runs
+from shanty.runtime import site
 from shanty.runtime.errors import ShantyError
 
 _EVERY, _EVERY_ELSEWHERE = 0.4, 1.5  # seconds between two looks
 _ALL_AGAIN = 10.0  # seconds after which the folder is listed, changed or not
 _BATCH = 200  # runs that are read at a look, at a first start
-_MOST_PENDING = 2000  # changes that are kept for a client; with more it has to ask anew
+_MOST_PENDING = 2000  # changes that are kept for a client; with more it has to ask again
 
 
 class Subscription:
-    """What one client has not been told yet: the newest state of each run that has changed."""
+    """What one client has not received yet: the newest state of each run that has changed."""
 
     def __init__(self) -> None:
         self.pending: dict[str, Entry | None] = {}  # None: it is gone
@@ -31,7 +32,7 @@ class Subscription:
         self.ready = asyncio.Event()
 
     def take(self) -> dict[str, Entry | None]:
-        """Return what there is to tell, and forget it."""
+        """Return what is pending, and forget it."""
         self.ready.clear()
         pending, self.pending = self.pending, {}
         return pending
@@ -64,7 +65,7 @@ class Hub:
             subscription.ready.set()
 
     def wake(self) -> None:
-        """Let all clients look up: the server ends."""
+        """Wake all clients: the server ends."""
         for subscription in self._subscriptions:
             subscription.ready.set()
 
@@ -77,7 +78,10 @@ class Watcher:
         self._tell = tell
         self._threads = [
             threading.Thread(target=self._work, args=(make_runs, *words), daemon=True)
-            for words in ((_is_here, _EVERY), (_is_elsewhere, _EVERY_ELSEWHERE))
+            for words in (
+                (lambda run: not site.exists(run), _EVERY),
+                (site.exists, _EVERY_ELSEWHERE),
+            )
         ]
 
     def start(self) -> None:
@@ -123,14 +127,3 @@ def _stamp(runs: Runs) -> int:
         return runs.folder.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-_SITE = "site.json"  # as in RunDir; of thousands of runs only this is asked
-
-
-def _is_here(folder: Path) -> bool:
-    return not (folder / _SITE).exists()
-
-
-def _is_elsewhere(folder: Path) -> bool:
-    return (folder / _SITE).exists()

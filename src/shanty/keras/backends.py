@@ -2,7 +2,7 @@
 
 Nothing is imported but the backend that is in use. PyTorch's tensors in host memory are shared;
 those on a GPU are copied to the host and back. JAX, whose steps are compiled, calls back to the
-host in the order of the program. What TensorFlow needs is in `shanty.tensorflow`.
+host in the order of the program. What TensorFlow needs is in `shanty.tensorflow_ops`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def raising() -> AbstractContextManager[object]:
     """Return a context that raises the errors of collectives as the backend's, too."""
     if backend() != "tensorflow":
         return nullcontext()
-    found: AbstractContextManager[object] = import_module(
-        "shanty.tensorflow.errors"
-    ).of_tensorflow()
-    return found
+    from shanty.tensorflow_ops.errors import of_tensorflow
+
+    return of_tensorflow()
 
 
 def array_of(value: Any) -> Array:
@@ -62,11 +61,13 @@ def tensor_of(array: Array) -> Any:
         return import_module("jax.numpy").asarray(array)
     if not import_module("tensorflow").executing_eagerly():
         return array
-    return import_module("shanty.tensorflow.memory").tensor_of(array)
+    from shanty.tensorflow_ops import memory
+
+    return memory.tensor_of(array)
 
 
 def cast(tensor: Any, dtype: str) -> Any:
-    """Return a tensor in another type, also amid a computation."""
+    """Return a tensor in another type, also within a computation."""
     if hasattr(tensor, "astype"):
         return tensor.astype(dtype)
     if hasattr(tensor, "detach"):
@@ -81,10 +82,10 @@ def kind_of(tensor: Any) -> str:
 
 
 def _on_tensorflow(tensors: Sequence[Any], prepare: Prepare, process_set: ProcessSet) -> list[Any]:
-    steps = import_module("shanty.tensorflow.steps")
+    from shanty.tensorflow_ops import steps
+
     outcomes = [steps.Outcome(each.dtype, each.shape) for each in tensors]
-    found: list[Any] = steps.run(tensors, prepare, outcomes, process_set)
-    return found
+    return steps.run(tensors, prepare, outcomes, process_set)
 
 
 def _on_torch(tensors: Sequence[Any], prepare: Prepare, process_set: ProcessSet) -> list[Any]:

@@ -1,6 +1,6 @@
-"""What the callbacks do, without the class of Keras that they derive from, of which there are two.
+"""The methods of the callbacks, without Keras's base class, of which there are two.
 
-`callbacks` has them for `keras`, `shanty.tensorflow.keras.callbacks` for `tf.keras`.
+`callbacks` adds that of `keras`, `shanty.tensorflow.keras.callbacks` that of `tf.keras`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shanty.keras import evaluation, values, variables
 class Broadcast:
     """Gives all ranks the model's and the optimizer's variables of one rank, once.
 
-    That is before the first batch, where all ranks have their variables by then; else after it.
+    That is before the first batch if all ranks have their variables by then, else after it.
     """
 
     model: Any
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
-        """root_rank: the one that sends. device: nothing depends on it.
-        local_variables: a variable, or several, that stay each rank's own.
+        """root_rank: the rank that sends. device: has no effect.
+        local_variables: a variable, or several, that each rank keeps.
         """
         super().__init__()
         self.root_rank = root_rank
@@ -75,14 +75,14 @@ class Broadcast:
 class MetricAverage:
     """Averages the metrics of an epoch over the ranks; those of `validation_data` are exact.
 
-    Where the parts of the validation data have different sizes, each sample counts the same all
-    the same (see `evaluation`). To stand before callbacks that use metrics.
+    Each sample counts the same, even if the parts of the validation data have different sizes (see
+    `evaluation`). Put it before callbacks that use metrics.
     """
 
     model: Any
 
     def __init__(self, device: str = "") -> None:
-        """device: nothing depends on it."""
+        """device: has no effect."""
         super().__init__()
         self.device = device
         self._validated: dict[str, float] = {}
@@ -187,7 +187,7 @@ class Schedule:
         optimizer = self.model.optimizer
         variables.settle(self.model)
         optimizer.learning_rate = now
-        # A number that a compiled step has been made with cannot be changed any more.
+        # A number in a compiled step cannot be changed any more.
         momentum = getattr(optimizer, "momentum", None)
         if self.momentum_correction and hasattr(momentum, "assign") and before:
             held = self._number(momentum)
@@ -252,11 +252,11 @@ class CommitState:
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count anew."""
+        """Start to count again."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit, if it is time to."""
+        """Commit if enough batches have passed."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.commit()
@@ -283,11 +283,11 @@ class UpdateBatchState:
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin anew."""
+        """Forget the number of steps."""
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Have an epoch that was broken off end after what is left of it."""
+        """Let an interrupted epoch end after its remaining batches."""
         if self.params.get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]

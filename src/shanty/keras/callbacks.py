@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
+
 from shanty.keras import callback_methods as methods
-from shanty.keras.installed import keras
 
 __all__ = [
     "BestModelCheckpoint",

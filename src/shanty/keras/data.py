@@ -8,12 +8,12 @@ from shanty.collectives import world
 
 
 def shard(dataset: Any) -> Any:
-    """Return this rank's part: every so-manieth element, so that all ranks together have it all.
+    """Return this rank's part: every n-th element for n ranks, so that the parts cover the data.
 
-    dataset: a tf.data.Dataset (not batched yet, so that batches stay as large as they are), an
-        array or a list; or a tuple, list of arrays or dict of such, all of which are cut alike.
-        The first ranks have one more where it does not divide.
-    Raises ValueError for anything else: a generator, for example, cannot be cut.
+    dataset: a tf.data.Dataset (before it is batched, so that batches keep their size), an array or
+        a list; or a tuple, list of arrays or dict of these, all of which are divided alike. If the
+        elements cannot be divided evenly, the first ranks have one more.
+    Raises ValueError for anything else: a generator, for example, cannot be divided.
     """
     rank, size = world.rank(), world.size()
     if hasattr(dataset, "shard") and hasattr(dataset, "element_spec"):
@@ -30,5 +30,5 @@ def shard(dataset: Any) -> Any:
         return list(map(shard, dataset))
     raise ValueError(
         f"shard takes a tf.data.Dataset, arrays and lists, not {type(dataset).__name__}: "
-        "cut it where it is made, by hvd.rank() and hvd.size()."
+        "divide the data where it is made, by hvd.rank() and hvd.size()."
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import keras
+
 from shanty.keras import callback_methods as methods
 from shanty.keras.elastic_state import HorovodInternalError as HorovodInternalError
 from shanty.keras.elastic_state import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 from shanty.keras.elastic_state import KerasState as KerasState
 from shanty.keras.elastic_state import run as run
-from shanty.keras.installed import keras
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback"]
 __all__ += ["UpdateEpochStateCallback", "run"]

@@ -1,4 +1,4 @@
-"""States of a training that consist of variables, and `run`, which takes them to their last commit.
+"""States of a training that consist of variables, and `run`, which returns to the last commit.
 
 For Keras on any backend; TensorFlow's own (`shanty.tensorflow.elastic`) stand on these.
 """
@@ -18,7 +18,7 @@ from shanty.collectives.elastic import ObjectState
 from shanty.collectives.errors import HorovodInternalError as HorovodInternalError
 from shanty.collectives.objects import broadcast_object
 from shanty.keras import variables
-from shanty.keras.start import init
+from shanty.keras.names import init
 
 Result = TypeVar("Result")
 
@@ -33,11 +33,11 @@ FORMAT = elastic.Format(load=_load, save=pickle.dump)
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
-    """Make a function that trains, `func(state, …)`, one that survives failures.
+    """Wrap a function that trains, `func(state, …)`, so that it survives failures.
 
-    The state is broadcast from rank 0 before it begins. A HorovodInternalError in it, also one that
-    TensorFlow or JAX tells of, takes all ranks back to the last commit, from which it begins anew.
-    Where the run itself ends, the next one of the same command goes on from the last commit.
+    The state is broadcast from rank 0 before the function begins. After a HorovodInternalError in
+    it, even if TensorFlow or JAX reports it, all ranks go back to the last commit and call it
+    again. If the run itself ends, the next run of the same command continues from the last commit.
     """
 
     @functools.wraps(func)
@@ -124,7 +124,7 @@ class KerasState(VariablesState):
         self.save()
 
     def variables(self) -> Sequence[Any]:
-        """Return those of the model, and those that the optimizer has by now."""
+        """Return the variables of the model, and those that the optimizer has."""
         return [*variables.of_model(self.model), *variables.of_optimizer(self.optimizer)]
 
     def _read(self) -> Sequence[Array]:

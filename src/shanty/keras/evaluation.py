@@ -1,8 +1,8 @@
 """Metrics over the samples of all ranks, each of which counts the same.
 
-Keras's metrics are made of sums: those of all ranks are added up, and the metrics made of that. So
-the results are those of one process with all samples, also where ranks have other numbers of them.
-A metric of one's own whose variables are no sums is not made right by this.
+Keras computes metrics from sums. The sums of all ranks are added up, and the metrics computed from
+the totals. So the results are those of one process with all samples, even if the ranks have
+different numbers of samples. Custom metrics whose variables are not sums stay wrong.
 """
 
 from __future__ import annotations

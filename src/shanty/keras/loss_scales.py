@@ -1,7 +1,7 @@
 """Loss scales that are the same on all ranks, with `mixed_float16` on Keras 3.
 
-Its LossScaleOptimizer leaves out a step whose gradients are not finite, before the optimizer within
-it has reduced them. Where one rank leaves a step out all have to: or they would wait for it.
+Its LossScaleOptimizer skips a step whose gradients are not finite, before the inner optimizer has
+reduced them. If one rank skips a step, all ranks must skip it: otherwise they would wait for it.
 """
 
 from __future__ import annotations

@@ -6,14 +6,34 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
+from shanty.collectives import array_calls, reduction
+from shanty.collectives.array_calls import Array
+from shanty.collectives.compression import compressed
 from shanty.collectives.gradient_groups import Groups, check_factor, check_groups
 from shanty.collectives.process_sets import ProcessSet, global_process_set
-from shanty.collectives.request import Op
-from shanty.keras import gradients, loss_scales, xla
+from shanty.collectives.reduction import Reduction, variables_of
+from shanty.collectives.request import Op, Request
+from shanty.keras import backends, loss_scales, xla
 from shanty.keras.backends import backend
 from shanty.keras.compression import Compression
 
 _HOLD = "_distribution"  # attribute of the optimizer, past Keras's tracking of attributes
+
+
+class _DenseReduction(Reduction):
+    """Reduces dense gradients, on PyTorch and JAX.
+
+    `shanty.tensorflow_ops.gradients` does so on TensorFlow, with sparse gradients and graphs.
+    """
+
+    def reduced(self, name: str, gradients: Sequence[Any]) -> list[Any]:
+        """Return these gradients, reduced by one operation."""
+        how = self.op, 1.0 / self.predivide, self.predivide, self.process_set, True
+
+        def prepare(*arrays: Array) -> Request:
+            return array_calls.allreduce(arrays, name, *how)
+
+        return compressed(backends.run, self.compression, gradients, prepare, self.process_set)
 
 
 class Distribution:
@@ -23,32 +43,22 @@ class Distribution:
     over passes, on Keras 2; Keras 3 does that itself, and averages.
     """
 
-    def __init__(self, how: gradients.Reducing, passes: int, average: bool) -> None:
+    def __init__(self, how: Reduction, passes: int, average: bool, several: Any = None) -> None:
         self.how = how
         self.passes = passes
         self.average = average
-        self.several: Any = None
+        self.several = several
         self.variables: Sequence[Any] = ()  # of the step that is being made
 
 
-class DistributedMixin:
+class DistributedMixin(reduction.DistributedOptimizer):
     """The methods that every distributed optimizer has of its own."""
 
     _distribution: Distribution
 
     @property
-    def process_set(self) -> ProcessSet:
-        """The ranks whose gradients are reduced."""
-        return self._distribution.how.process_set
-
-    @property
-    def scale_local_gradients(self) -> bool:
-        """Whether gradients of local variables are divided by the number of ranks."""
-        return self._distribution.how.scale_local
-
-    def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of a variable alone: it stays this rank's own."""
-        self._distribution.how.register_local(var)
+    def _reduction(self) -> Reduction:  # type: ignore[override]
+        return self._distribution.how
 
 
 class _Scaling(DistributedMixin):
@@ -164,8 +174,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     scale_local_gradients: whether gradients of `register_local_var` are divided by the ranks.
     device_dense, device_sparse: where a graph's operations are.
 
-    Raises ValueError for contradicting arguments, and for what is no optimizer, or is distributed
-    already.
+    Raises ValueError for contradictory arguments, and for anything that is not an optimizer or is
+    distributed already.
     """
     if op not in (Op.AVERAGE, Op.SUM):
         raise ValueError("op currently only supports Average and Sum.")
@@ -186,24 +196,24 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     passes = backward_passes_per_step
     title = name or f"Distributed{type(optimizer).__name__}"
     groups = check_groups(num_groups, groups)
-    factor = gradient_predivide_factor
+    arguments = (
+        title, compression, Op(op), gradient_predivide_factor, groups, process_set,
+        scale_local_gradients,
+    )  # fmt: skip
+    several = None
+    how: Reduction
     if _on_tensorflow(optimizer):
-        module = import_module("shanty.tensorflow.gradients")
-        devices = device_dense, device_sparse
-        how = module.Reduction(
-            title, *devices, compression, sparse_as_dense, Op(op), factor, groups, process_set,
-            scale_local_gradients,
-        )  # fmt: skip
+        from shanty.tensorflow_ops import gradients as on_tensorflow
+
+        how = on_tensorflow.Reduction(*arguments, device_dense, device_sparse, sparse_as_dense)
+        if passes > 1 and methods is _Keras2:
+            several = on_tensorflow.Accumulation(how, passes, average_aggregated_gradients)
     else:
-        how = gradients.Reduction(
-            title, compression, Op(op), factor, groups, process_set, scale_local_gradients
-        )
-    held = Distribution(how, passes, average_aggregated_gradients)
-    made = _wrapped(optimizer, methods, held)
-    if passes > 1 and methods is _Keras2:
-        accumulation = import_module("shanty.tensorflow.gradients").Accumulation
-        held.several = accumulation(how, passes, average_aggregated_gradients)
-    elif passes > 1:
+        how = _DenseReduction(*arguments)
+    made = _wrapped(
+        optimizer, methods, Distribution(how, passes, average_aggregated_gradients, several)
+    )
+    if passes > 1 and methods is _Keras3:
         if optimizer.built:
             raise ValueError(
                 "backward_passes_per_step: the optimizer has been built. Wrap it before it is "
@@ -236,10 +246,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
     local_layers: a layer, or several; built before, so that they have their variables.
     Raises ValueError for anything else in it.
     """
-    layers = [] if local_layers is None else local_layers
-    layers = list(layers) if isinstance(layers, Iterable) else [layers]
-    if not all(hasattr(each, "trainable_weights") for each in layers):
-        raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
+    variables = variables_of(local_layers)
     made = DistributedOptimizer(
         optimizer,
         name,
@@ -253,9 +260,8 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    for layer in layers:
-        for variable in layer.trainable_weights:
-            made.register_local_var(variable)
+    for variable in variables:
+        made.register_local_var(variable)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -9,17 +10,34 @@ from shanty.keras.compression import Compression
 from shanty.keras.optimizer import DistributedMixin, DistributedOptimizer
 
 
-def load(keras: Any, filepath: Any, custom_optimizers: Any, custom_objects: Any, how: Any) -> Any:
-    """Load a model with a module of Keras, and wrap its optimizer. how: its compression."""
-    known = {each.__name__: each for each in custom_optimizers or ()}
-    known.update(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=known or None)
-    optimizer = getattr(model, "optimizer", None)
-    if model.trainable_variables and not getattr(optimizer, "_trainable_variables", True):
-        optimizer = model.optimizer = _built_again(optimizer, model, filepath)
-    if optimizer is not None and not isinstance(optimizer, DistributedMixin):
-        model.optimizer = DistributedOptimizer(optimizer, compression=how or Compression.none)
-    return model
+def loader_of(keras: Any) -> Callable[..., Any]:
+    """Return `load_model` for a module of Keras."""
+
+    def load_model(
+        filepath: Any,
+        custom_optimizers: Any = None,
+        custom_objects: Any = None,
+        compression: Any = Compression.none,
+        legacy_opts: bool = False,
+    ) -> Any:
+        """Load a model that was saved, with its optimizer, its state too, made a distributed one.
+
+        custom_optimizers: classes of optimizers that are not Keras's. custom_objects: as of
+        keras.models.load_model. compression: how gradients are sent. legacy_opts: has no
+        effect.
+        """
+        known = {each.__name__: each for each in custom_optimizers or ()}
+        known.update(custom_objects or {})
+        model = keras.models.load_model(filepath, custom_objects=known or None)
+        optimizer = getattr(model, "optimizer", None)
+        if model.trainable_variables and not getattr(optimizer, "_trainable_variables", True):
+            optimizer = model.optimizer = _built_again(optimizer, model, filepath)
+        if optimizer is not None and not isinstance(optimizer, DistributedMixin):
+            how = compression or Compression.none
+            model.optimizer = DistributedOptimizer(optimizer, compression=how)
+        return model
+
+    return load_model
 
 
 def _built_again(optimizer: Any, model: Any, filepath: Any) -> Any:

@@ -1,9 +1,8 @@
-"""The variables of a model and of its optimizer, read, written and sent, on whatever backend."""
+"""Reads, writes and sends the variables of a model and its optimizer, on any backend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from shanty.keras.backends import array_of
 
 
 def of_model(model: Any) -> list[Any]:
-    """Return those of the model, without its optimizer's and its metrics'."""
+    """Return the variables of the model, without those of its optimizer and metrics."""
     return list(model.weights)
 
 
 def of_optimizer(optimizer: Any) -> list[Any]:
-    """Return those that the optimizer has by now: none before it is built."""
+    """Return the variables that the optimizer has: none before it is built."""
     if optimizer is None:
         return []
     found = optimizer.variables
@@ -37,7 +36,7 @@ def build(optimizer: Any, model: Any) -> bool:
 
 
 def settle(model: Any) -> None:
-    """Have the variables hold what training has come to: on JAX that is elsewhere while it runs."""
+    """Store the state of training in the variables: while it runs, JAX keeps it elsewhere."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
@@ -58,7 +57,7 @@ def broadcast(
 ) -> None:
     """Give all ranks the values that the variables of the rank `root_rank` have.
 
-    Raises HorovodInternalError, on all ranks, where the ranks have others.
+    All ranks raise HorovodInternalError if their variables differ.
     """
     if not variables:
         return
@@ -69,5 +68,6 @@ def broadcast(
 
 def broadcast_globals(root_rank: int, session: Any) -> Any:
     """Give all ranks the global variables of `root_rank`, in a session of TensorFlow 1."""
-    functions = import_module("shanty.tensorflow.functions")
-    return session.run(functions.broadcast_global_variables(root_rank))
+    from shanty.tensorflow_ops.ops import broadcast_global_variables
+
+    return session.run(broadcast_global_variables(root_rank))

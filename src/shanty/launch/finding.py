@@ -14,16 +14,16 @@ CODES: Mapping[str, str] = {
     # Getting there
     "name-unknown": "the host's name does not resolve",
     "host-unreachable": "nothing answers at the host's address",
-    "host-silent": "the host takes a connection and then says nothing: frozen, or overloaded",
+    "host-silent": "the host accepts a connection and then sends nothing: frozen, or overloaded",
     "ssh-refused": "the host is up, but nothing listens on its ssh port",
     "ssh-filtered": "the host is up, but its ssh port does not answer: a firewall",
     "ssh-dropped": "sshd closes the connection before the login (MaxStartups, or a ban)",
-    "not-ssh": "what listens on that port is no ssh server",
+    "not-ssh": "the program that listens on that port is not an ssh server",
     "ssh-mismatch": "the two ssh programs have no method in common",
     "ssh-configuration": "ssh rejects its own configuration",
-    "ssh-missing": "there is no ssh program where one is needed",
+    "ssh-missing": "an ssh program is missing where one is needed",
     "host-key-unknown": "the host's key is not in known_hosts",
-    "host-key-changed": "the host has another key than the one that is known",
+    "host-key-changed": "the host's key differs from the known one",
     "key-refused": "the host takes none of the user's keys",
     "key-open": "ssh ignores the user's key, because others may read its file",
     "password-needed": "the host lets the user in by password only",
@@ -38,8 +38,8 @@ CODES: Mapping[str, str] = {
     "cluster-image": "pods of the image do not start",
     "cluster-shm": "pods have little shared memory",
     "cluster-reach": "the pods of a run do not reach each other",
-    "pod-refused": "the cluster lets nobody into the pod, or does not answer",
-    "shell-noise": "the login shell prints text where no person is",
+    "pod-refused": "the cluster does not let us into the pod, or does not answer",
+    "shell-noise": "the login shell prints text in a session without a terminal",
     "shell-broken": "the login shell runs no commands",
     "python-missing": "the host has no Python",
     "python-old": "the host's Python is older than 3.9",
@@ -59,12 +59,12 @@ CODES: Mapping[str, str] = {
     "processes-limit": "the user may have too few processes",
     "memory-limit": "a process may use too little memory (ulimit -v or -m)",
     "clock-off": "the host's clock is off",
-    "memory-short": "the host has less memory than its ranks were said to need",
-    "gpus-short": "the host has fewer GPUs than it is to hold ranks",
-    "slots-over-cores": "the host is to hold more ranks than it has cores",
+    "memory-short": "the host has less memory than its ranks need",
+    "gpus-short": "the host has fewer GPUs than ranks",
+    "slots-over-cores": "the host gets more ranks than it has cores",
     "mpi-parameters": "a file of MPI settings in the home, or the login's environment, breaks runs",
     "strays": "processes of a run that ended are still there",
-    "workaround": "something there hangs or was damaged, and was gone round or mended",
+    "workaround": "something there hangs or was damaged, and was avoided or repaired",
     # MPI and packages
     "mpi-missing": "the MPI that the run takes is not on the host, and cannot be brought",
     "mpi-version": "the host has another version of the MPI than the lead host",
@@ -149,8 +149,8 @@ def refused(errors: Sequence[Finding]) -> FoundError:
 def sentence(finding: Finding) -> str:
     """Returns a finding in one line."""
     evidence = f" ({finding.evidence})" if finding.evidence else ""
-    cure = f"; {finding.fix}" if finding.fix else ""
-    return f"{_with_host(finding)}{evidence}{cure} [{finding.code}]"
+    fix = f"; {finding.fix}" if finding.fix else ""
+    return f"{_with_host(finding)}{evidence}{fix} [{finding.code}]"
 
 
 def tell(found: Sequence[Finding], warn: Callable[[str], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -115,10 +116,10 @@ class Excerpt:
 class Printer:
     """Writes lines to a terminal, a pipe or a program.
 
-    With `labels` each line starts with its rank. A begun line is shown at once on a terminal (a
-    prompt) and kept back until it is whole elsewhere, so that no two ranks mix. Of lines that are
-    written over (bars of progress) a terminal shows the newest states, side by side in one line;
-    when they are whole, their last states stay.
+    With `labels` each line starts with its rank. A terminal shows a begun line (a prompt) at once;
+    elsewhere it is kept back until it is whole, so that no two ranks mix. A terminal shows the
+    latest states of lines that are written over (bars of progress) side by side in one line; when
+    these lines are whole, their last states stay.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ def _shown(line: bytes) -> bytes:
 
 
 class JsonPrinter:
-    """Writes each line as one JSON object; bytes that are no UTF-8 become U+FFFD."""
+    """Writes each line as one JSON object; invalid UTF-8 becomes U+FFFD."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -277,14 +278,11 @@ class JsonPrinter:
         """Do nothing: no line is kept back."""
 
     def break_line(self) -> None:
-        """Do nothing: there is no begun line."""
+        """Do nothing: no line is ever begun."""
 
 
-def standard_printer(*, labels: bool, colour: bool | None = None) -> Printer:
+def standard_printer(*, labels: bool) -> Printer:
     """Make a printer to this process's own streams; colours where a terminal reads them."""
-    import os
-
     live = sys.stdout.isatty()
-    if colour is None:
-        colour = live and "NO_COLOR" not in os.environ
+    colour = live and "NO_COLOR" not in os.environ
     return Printer(sys.stdout.buffer, sys.stderr.buffer, labels=labels, colour=colour, live=live)

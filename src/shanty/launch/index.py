@@ -1,7 +1,7 @@
 """Finds runs by id, prefix, name or `last`, and keeps an SQLite index over their directories.
 
 The directories are the truth. The index only spares reading those of ended runs again; it is
-made anew when it is missing or damaged, and held in memory where it cannot be written.
+made again when it is missing or damaged, and held in memory where it cannot be written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from shanty.launch.targets.registry import LOCAL, Targets
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
 from shanty.runtime.rundir import RunDir, is_run_id, make_removable, read_json, storage_errors
 from shanty.runtime.spec import JobSpec, Status
+from shanty.runtime.suggestions import nearest
 
 T = TypeVar("T")
 # The columns after `status` are made of those before, for `run_query`.
@@ -39,10 +40,6 @@ CREATE TABLE IF NOT EXISTS runs (
 """
 _SCHEMA_ON = "CREATE INDEX IF NOT EXISTS runs_on ON runs (id) WHERE ended IS NULL"
 _COLUMNS = "id, name, tags, command, workspace, target, place, machine_type, owner, status"
-_NO_ROOM = (
-    *("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHM"),
-    *("SQLITE_CANTOPEN", "SQLITE_READONLY"),
-)
 _BATCH = 500  # runs that are read and written down at a time
 
 
@@ -102,7 +99,7 @@ class Runs:
     def find(self, reference: str) -> RunDir:
         """Find the run meant by an id, a name, the beginning of an id, or `last`.
 
-        Of several with that name the newest that is on, else the newest.
+        If several runs have that name, it is the newest that is on, else the newest.
         """
         ids = self.ids()
         if reference == "last" and ids:
@@ -118,13 +115,15 @@ class Runs:
             return self.directory(matches[0])
         if matches:
             raise UsageError(
-                f"{reference!r} fits {len(matches)} runs",
+                f"{reference!r} matches {len(matches)} runs",
                 ", ".join(matches[-5:]),
-                "give more of the id",
+                "give a longer part of the id",
             )
-        fix = "`shanty ps --all` lists the runs" if ids else "there are no runs yet"
-        near = _similar(reference, [entry.name for entry in self.entries() if entry.name])
-        raise NotFoundError(f"there is no run {reference!r}", fix=near + fix)
+        if not ids:
+            raise NotFoundError(f"run {reference!r} not found: nothing has been run yet")
+        near = nearest(reference, [entry.name for entry in self.entries() if entry.name])
+        fix = f"{near} `shanty ps --all` lists the runs".lstrip()
+        raise NotFoundError(f"run {reference!r} not found", fix=fix)
 
     def status(self, run: RunDir) -> Status:
         """Ask where the run stands now."""
@@ -143,7 +142,7 @@ class Runs:
         return [known[run_id] for run_id in sorted(known)]
 
     def _mended(self, look: Callable[[], T]) -> T:
-        """Return what `look` does, with a new index where there is none that can be used."""
+        """Return what `look` does, with a new index where the old one cannot be used."""
         try:
             return look()
         except (sqlite3.DatabaseError, ValueError, TypeError):
@@ -153,9 +152,7 @@ class Runs:
                     path.unlink()
         try:
             return look()
-        except sqlite3.OperationalError as error:
-            if not _is_no_room(error):
-                raise
+        except sqlite3.OperationalError:  # it cannot be written
             self._hold()
             return look()
 
@@ -188,7 +185,7 @@ class Runs:
         return Changes(changed, gone)
 
     def reread(self, runs: Sequence[RunDir]) -> list[Entry]:
-        """Read runs anew, write down in the index what has changed, and return that."""
+        """Read runs again, write down in the index what has changed, and return that."""
         found = self.read(runs)  # nothing is locked meanwhile: hosts may take their time
         with self._open() as index:
             marks = ", ".join("?" * len(found))
@@ -241,11 +238,7 @@ class Runs:
                 connection = sqlite3.connect(self._file, timeout=5)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute(_SCHEMA)
-            except sqlite3.OperationalError as error:
-                if not _is_no_room(error):  # somebody else has it for a moment
-                    connection = sqlite3.connect(":memory:")
-                    connection.execute(_SCHEMA)
-                    return connection
+            except sqlite3.OperationalError:
                 self._hold()
             else:
                 return connection
@@ -295,7 +288,7 @@ class Runs:
     def prune(self, keep: int, unread: float = 0.0) -> list[str]:
         """Delete the oldest ended runs beyond `keep`; returns their ids.
 
-        What a task returned may be waited for: such a run stays for `unread` seconds after its end.
+        A task may be waited for, so its run stays for `unread` seconds after its end.
         """
         ids = self.ids()
         oldest = [self.directory(run_id) for run_id in ids[: max(0, len(ids) - keep)]]
@@ -308,19 +301,6 @@ class Runs:
                     _delete(run)
                     removed.append(run.id)
         return removed
-
-
-def _is_no_room(error: sqlite3.Error) -> bool:
-    """Return whether the index cannot be written, and not only for a moment."""
-    name = error.sqlite_errorname
-    return name.startswith(_NO_ROOM) and name != "SQLITE_READONLY_DBMOVED"
-
-
-def _similar(reference: str, names: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(reference, names, 1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def _delete(run: RunDir) -> None:
@@ -362,7 +342,7 @@ def _text(value: object) -> str:
 
 
 def _real(value: float | None) -> float:
-    """Return a number as SQLite takes it; 0 for one that no file of ours should have."""
+    """Return a number as SQLite takes it; 0 for a number that no file of ours should have."""
     try:
         found = float(value or 0.0)
     except (OverflowError, TypeError, ValueError):

@@ -18,7 +18,7 @@ def choose(wanted: str | None, workspace: Path, environ: Mapping[str, str]) -> s
     """Return the interpreter for a job, as an absolute path.
 
     `wanted` (--python) wins, a command or a path; then an active virtual environment, an
-    active conda environment, the workspace's .venv, and at last the one that runs shanty.
+    active conda environment, the workspace's .venv, and last the Python that runs shanty.
     """
     if wanted:
         return _resolve(wanted, workspace, environ)
@@ -43,7 +43,7 @@ def _resolve(wanted: str, workspace: Path, environ: Mapping[str, str]) -> str:
         found = shutil.which(wanted, path=environ.get("PATH"))
     if not found:
         raise NotFoundError(
-            f"there is no Python at {wanted!r}",
+            f"Python not found: {wanted!r}",
             "--python names a command, an interpreter or a virtual environment",
             "leave it out to use the active environment",
         )
@@ -53,7 +53,7 @@ def _resolve(wanted: str, workspace: Path, environ: Mapping[str, str]) -> str:
 def check_places(python: str, places: Sequence[str], folder: str, env: Mapping[str, str]) -> None:
     """Raise NotFoundError where an interpreter lacks the package of one of --log-to's `places`.
 
-    One that gives no answer is left to the ranks, which say it at their first `shanty.log`.
+    An interpreter that does not answer passes: the ranks report that at their first `shanty.log`.
     """
     import subprocess
 

@@ -40,7 +40,7 @@ def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Instal
 
     `wanted` is a flavour, the path of a prefix or of a launcher, or None for the Open MPI that
     came with shanty. `home` is shanty's folder. Raises NotFoundError with the command that
-    installs what is wanted, PrepareError for one that other packages have damaged.
+    installs what is wanted, PrepareError where other packages have damaged it.
     """
     if wanted is None:
         return _default(home, environ)
@@ -66,7 +66,7 @@ def select(wanted: str | None, home: Path, environ: Mapping[str, str]) -> Instal
 
 
 def installed(home: Path, environ: Mapping[str, str]) -> list[Installation]:
-    """List every MPI of this machine, each once, the ones that shanty brought first."""
+    """List every MPI of this machine, each once, those from shanty first."""
     return detect.find_installations(str(home), environ.get("PATH", ""), environ=environ)
 
 
@@ -84,7 +84,7 @@ def _default(home: Path, environ: Mapping[str, str]) -> Installation:
     for found in installed(home, environ):
         return found
     raise NotFoundError(
-        "there is no MPI on this machine",
+        "no MPI is installed on this machine",
         "shanty brings Open MPI where a wheel of it exists; here it does not, or was removed",
         f"shanty mpi install {DEFAULT}, or install one by the system's packages",
     )
@@ -118,7 +118,7 @@ def _at(path: Path) -> Installation:
     if found is not None:
         return found
     raise NotFoundError(
-        f"there is no MPI at {path}",
+        f"no MPI found at {path}",
         "a prefix holds bin/mpirun and lib/libmpi of one MPI" if path.exists() else "no such path",
         "shanty mpi list shows the MPIs of this machine",
     )
@@ -128,7 +128,7 @@ def _at(path: Path) -> Installation:
 
 
 def install(flavour: str, home: Path, progress: Progress) -> Installation:
-    """Install an MPI from PyPI into `<home>/mpi/<flavour>`; one that is there is left alone.
+    """Install an MPI from PyPI into `<home>/mpi/<flavour>`, unless it is there.
 
     `progress` is called with lines for people, first with what is downloaded and how much.
     Nothing is left behind by a failure, and two at the same time do no harm. Raises
@@ -144,7 +144,7 @@ def install(flavour: str, home: Path, progress: Progress) -> Installation:
     with _making(target) as folder:
         progress(
             f"{value.title}: downloading about {megabytes} MB from PyPI ({value.requirement}), "
-            f"{on_disk} MB on disk; {max(1, megabytes // 10)} s at 10 MB/s, and some to unpack it"
+            f"{on_disk} MB on disk; {max(1, megabytes // 10)} s at 10 MB/s, plus unpacking"
         )
         started = time.monotonic()
         _install_wheel(value.title, [*installer, value.requirement], folder / "new", progress)
@@ -161,7 +161,7 @@ def remove(flavour: str, home: Path) -> Path:
     target = home / "mpi" / value.name
     if not target.is_dir():
         raise NotFoundError(
-            f"shanty has installed no {value.title}",
+            f"shanty has not installed {value.title}",
             f"{target} is not there",
             "shanty mpi list shows the MPIs of this machine; shanty removes only its own",
         )
@@ -175,7 +175,7 @@ def remove(flavour: str, home: Path) -> Path:
 
 @contextlib.contextmanager
 def _making(target: Path) -> Iterator[Path]:
-    """Make a hidden folder beside the target, gone afterwards whatever happens."""
+    """Make a hidden folder beside the target, which is removed afterwards in any case."""
     from shanty.runtime.rpc.store import prune  # runs do without
 
     try:
@@ -245,7 +245,7 @@ def _install_wheel(title: str, command: list[str], folder: Path, progress: Progr
         raise PrepareError(
             f"{title} could not be installed",
             f"pip ended with {process.returncode}:\n{output}",
-            _cure(output),
+            _fix(output),
         )
 
 
@@ -260,7 +260,7 @@ def _installer() -> list[str]:
     if uv:
         return [uv, "pip", "install", "--only-binary=:all:", "--python", sys.executable]
     raise PrepareError(
-        "there is neither pip nor uv to install an MPI with",
+        "neither pip nor uv is there to install an MPI",
         f"{sys.executable} has no module pip, and no uv is on PATH",
         f"{sys.executable} -m ensurepip, or install uv",
     )
@@ -273,7 +273,7 @@ def _pip_words(verb: str) -> str:
     return f"{sys.executable} -m pip {verb}" + (" -y" if verb == "uninstall" else "")
 
 
-def _cure(output: str) -> str:
+def _fix(output: str) -> str:
     low = output.lower()
     if "no space left" in low:
         return "make room on the disk, or point SHANTY_HOME at another one"
@@ -281,7 +281,7 @@ def _cure(output: str) -> str:
         return "check the network; behind a proxy, set HTTPS_PROXY or pip's index-url"
     if "no matching distribution" in low or "no solution" in low:
         return (
-            f"there is no wheel of it for {os.uname().sysname} {os.uname().machine}, or pip's "
+            f"PyPI has no wheel of it for {os.uname().sysname} {os.uname().machine}, or pip's "
             "index lacks it; install that MPI by the system's packages: shanty finds it"
         )
-    return "the lines above are pip's; run the same again once they are cured"
+    return "the lines above are pip's; run the same command again once the cause is removed"

@@ -1,20 +1,18 @@
-"""Reads how busy the hosts of a run were, as few points as are wanted."""
+"""Reads how busy the hosts of a run were, as a limited number of points."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import RunDir, json_objects
 
 _PIECES, _PIECE = 1024, 8 << 10  # of a large file so many pieces of so many bytes are read
-_MOST_HOSTS, _MOST_GPUS = 4096, 64
+_MOST_HOSTS = 4096
 
 
 @dataclass
@@ -44,16 +42,12 @@ class Series:
     send: list[float | None] = field(default_factory=list)
     gpus: list[GpuSeries] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
-        return asdict(self)
-
 
 def read(run: RunDir, points: int = 500) -> dict[str, Series]:
     """Read the run's `resources.jsonl`: for each host at most so many points, each a mean.
 
     The hosts are in the order of their first sample; a run without samples has none. Lines that
-    are none of a sample are passed over; a value that is no number is None.
+    are not samples are skipped; a value that is not a number is None.
     """
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     for line in _lines(run.resources):
@@ -63,7 +57,7 @@ def read(run: RunDir, points: int = 500) -> dict[str, Series]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield all lines of the file; of a large one those of pieces that are spread over it."""
+    """Yield all lines of the file; of a large file, only pieces that are spread over it."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -77,11 +71,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     texts += file.read(_PIECE).split(b"\n")[1:-1]
     except OSError:
         return
-    for text in texts:
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(text)
-            if isinstance(value, dict):
-                yield value
+    yield from json_objects(texts)
 
 
 def _is_sample(line: Mapping[str, Any]) -> bool:
@@ -126,7 +116,7 @@ def _series(samples: Sequence[Mapping[str, Any]], points: int) -> Series:
 def thinned(samples: Sequence[Mapping[str, Any]], points: int) -> list[Sequence[Mapping[str, Any]]]:
     """Put samples, which are sorted by time, into at most so many spans of equal length.
 
-    None of those returned is empty. Few enough samples stay as they are.
+    Empty spans are left out. Few enough samples stay as they are.
     """
     if len(samples) <= points:
         return [[each] for each in samples]

@@ -1,4 +1,4 @@
-"""Asks the index for one page of runs: filtered, searched, sorted, with what there is to choose.
+"""Asks the index for one page of runs: filtered, searched, sorted, with the values to filter by.
 
 All of it is SQL over the table that `index` keeps, so no run is looked at for it.
 """
@@ -25,10 +25,10 @@ _FACETS = {"state": "states", "tag": "tags", "target": "targets", "machine_type"
 class Query:
     """Says which runs are wanted.
 
-    Every word of `search` has to be in the run's id, name, command, tags, hosts or failure. Of the
-    values of one filter any will do, of `tag` all have to be there. `since` and `until` are times
-    of creation, in seconds since 1970. A run without an owner is `account`'s; with `only_of` set,
-    no other's runs are counted or returned.
+    Every word of `search` has to be in the run's id, name, command, tags, hosts or failure. A
+    run matches a filter by any of its values, but `tag` by all of them. `since` and `until` are
+    times of creation, in seconds since 1970. A run without an owner is `account`'s; with `only_of`
+    set, no other's runs are counted or returned.
     """
 
     search: str = ""
@@ -49,7 +49,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Holds the ids of one page in their order, how many fit in all, and counts to choose by."""
+    """Holds the ids of one page in their order, how many match in all, and counts to choose by."""
 
     ids: list[str]
     total: int
@@ -57,7 +57,7 @@ class Found:
 
 
 def find(index: sqlite3.Connection, query: Query) -> Found:
-    """Return what fits. The counts of a filter are those without that filter itself."""
+    """Return what matches. The counts of a filter are those without the filter itself."""
     clauses, values = _clauses(query)
     where = _where(clauses)
     (total,) = index.execute(f"SELECT COUNT(*) FROM runs {where}", values).fetchone()

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import not_allowed
-from shanty.runtime.unknown import nearest, place
+from shanty.runtime.suggestions import nearest, place
+
+if TYPE_CHECKING:
+    from shanty.launch.options.declared import Declared
 
 FILE = "config.toml"
-SLURM_KEYS = {  # the fields of JobSpec that are for Slurm only
-    "partition": str, "account": str, "qos": str, "nodes": int, "constraint": str,
-    "reservation": str, "exclusive": bool, "requeue": bool, "slurm": str,
-}  # fmt: skip
-KUBERNETES_KEYS = (  # those that are for Kubernetes only
-    "uid", "node_selector", "tolerations", "service_account", "priority_class", "pull_secrets",
-    "labels", "queue", "k8s_patch", "operator", "schedule_timeout", "keep",
-)  # fmt: skip
 CHOICES = {"on_stall": ("warn", "stop"), "alone": ("warn", "stop", "ok")}
 
 
@@ -31,8 +26,9 @@ class Settings:
     of each rank's output; of what comes after only the end is. `stop_grace`: seconds between
     SIGTERM and SIGKILL when a run is stopped. `stall_after`: seconds without any progress after
     which a run counts as stalled, 0 for never; `on_stall`: "warn" or "stop" it then. `alone`:
-    "warn" or "stop" where ranks each train by themselves, "ok" to say nothing. `slurm`: options
-    for Slurm, and tables of such for its sites (`SLURM_KEYS`).
+    "warn" or "stop" where ranks each train by themselves, "ok" to say nothing. `targets`: for each
+    target that has sites, by its scheme, its options for all runs and a table of them for each
+    site.
     """
 
     keep_runs: int = 200
@@ -41,46 +37,58 @@ class Settings:
     stall_after: float = 60.0
     on_stall: str = "warn"
     alone: str = "warn"
-    slurm: Mapping[str, Any] = field(default_factory=dict)
+    targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def load(home: Path) -> Settings:
     """Read the settings of `home`; UsageError when the file is damaged or names unknown ones."""
     path = home / FILE
     values = read_toml(path)
-    usual = {name: getattr(Settings(), name) for name in Settings.__slots__ if name != "slurm"}
-    for key, value in values.items():
-        if key == "slurm":
-            _check_slurm(value, "slurm", path, sites=True)
-        elif key in CHOICES:
+    usual = {name: getattr(Settings(), name) for name in Settings.__slots__ if name != "targets"}
+    targets = {key: value for key, value in values.items() if key not in usual}
+    if targets:
+        _check_targets(targets, usual, path)
+    own = {key: value for key, value in values.items() if key in usual}
+    for key, value in own.items():
+        if key in CHOICES:
             choice(key, value, f"{key} in {path}")
-        elif key not in usual:
-            raise _unknown(key, [*usual, "slurm"], "", path)
         elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
             raise UsageError(f"{key} in {path} must be a number, not {value!r}")
         else:
-            values[key] = type(usual[key])(value)
-    return Settings(**values)
+            own[key] = type(usual[key])(value)
+    return Settings(**own, targets=targets)
 
 
-def _check_slurm(table: Any, name: str, path: Path, *, sites: bool) -> None:
-    """Raise UsageError for a table of options for Slurm that is none."""
+def _check_targets(tables: Mapping[str, Any], usual: Collection[str], path: Path) -> None:
+    """Raise UsageError for tables that are not those of targets with sites."""
+    from shanty.launch.options.known import BUILTIN  # most users have no such table
+
+    targets = {each.scheme: each for each in BUILTIN if each.sites}
+    for key, table in tables.items():
+        if key not in targets:
+            raise _unknown(key, [*usual, *targets], "", path)
+        _check_sites(table, targets[key], path)
+
+
+def _check_sites(table: Any, target: Declared, path: Path, site: str = "") -> None:
+    """Raise UsageError for a table that has other things than options of a target, or of a site."""
+    name = f"{target.scheme}.{site}" if site else target.scheme
     if not isinstance(table, dict):
-        raise UsageError(
-            f"{name} in {path} must be a table", fix="write it as [slurm] or [slurm.SITE]"
-        )
-    known = SLURM_KEYS if sites else {"login": str, **SLURM_KEYS}
+        fix = f"write it as [{target.scheme}] or [{target.scheme}.SITE]"
+        raise UsageError(f"{name} in {path} must be a table", fix=fix)
+    known: dict[str, tuple[type, ...]] = {"login": (str,)} if site else {}
+    known |= {key: option.toml for key, option in target.keys.items()}
     for key, value in table.items():
-        if isinstance(value, dict) and sites:
-            _check_slurm(value, f"slurm.{key}", path, sites=False)
+        if isinstance(value, dict) and not site:
+            _check_sites(value, target, path, key)
         elif key not in known:
             raise _unknown(key, known, name, path)
-        elif type(value) is not known[key]:
+        elif type(value) not in known[key]:
             raise UsageError(f"{key} of {name} in {path} cannot be {value!r}")
 
 
 def _unknown(key: str, known: Collection[str], table: str, path: Path) -> UsageError:
-    """Return the error for a key that a file does not have, with its line."""
+    """Return the error for an unknown key, with its line."""
     where = place(path, path.read_text(encoding="utf-8"), key)
     of = f" of [{table}]" if table else ""
     fix = nearest(key, known, f"known are {', '.join(known)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 # What starts the rank's script, the function of a task or the cell of a notebook.
@@ -61,13 +62,7 @@ def _own(thread: Mapping[str, Any]) -> list[tuple[str, int, str]]:
 
 def label(ranks: Sequence[int]) -> str:
     """Name ranks: `rank 3`, `ranks 0-2, 5`."""
-    parts: list[str] = []
-    start = previous = ranks[0]
-    for rank in [*ranks[1:], None]:
-        if rank is not None and rank == previous + 1:
-            previous = rank
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        if rank is not None:
-            start = previous = rank
+    spans = groupby(enumerate(ranks), lambda item: item[1] - item[0])  # alike in a row
+    ends = [[rank for _, rank in span] for _, span in spans]
+    parts = [f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in ends]
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(parts)

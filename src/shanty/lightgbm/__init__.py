@@ -9,7 +9,7 @@
 LightGBM's own. Importing this package loads nothing of it yet.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shanty._lazy import names_over
 from shanty._singleton import leave_nothing
@@ -30,12 +30,26 @@ if TYPE_CHECKING:
     from shanty.lightgbm.training import save_model as save_model
     from shanty.lightgbm.training import train as train
 
+__all__ = [
+    *("DataError", "Dataset", "LGBMClassifier", "LGBMRanker", "LGBMRegressor", "WorldError"),
+    *("cv", "finalize", "init", "is_initialized", "rank", "save_model", "size", "train"),
+]
+
+
+def _load(name: str) -> Any:
+    """Import the module that has a name; for every other name LightGBM itself."""
+    if name not in __all__:
+        from shanty.lightgbm.installed import lightgbm
+
+        return lightgbm
+    if name.startswith("LGBM"):  # which needs scikit-learn
+        from shanty.lightgbm import estimators
+
+        return estimators
+    from shanty.lightgbm import network, training
+
+    return network if hasattr(network, name) else training
+
+
 leave_nothing()
-_MODULES = {
-    "errors": ("DataError", "WorldError"),
-    "estimators": ("LGBMClassifier", "LGBMRanker", "LGBMRegressor"),
-    "network": ("finalize", "init", "is_initialized", "rank", "size"),
-    "training": ("Dataset", "cv", "save_model", "train"),
-}
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-__getattr__ = names_over(__name__, _MODULES, "lightgbm")
+__getattr__ = names_over(__name__, _load)

@@ -1,4 +1,4 @@
-"""Makes the tables that ranks give mean the same: one set of categories everywhere."""
+"""Gives the tables of all ranks the same categories."""
 
 from __future__ import annotations
 

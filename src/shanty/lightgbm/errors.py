@@ -8,4 +8,4 @@ class DataError(ValueError):
 
 
 class WorldError(RuntimeError):
-    """The ranks have come to different models."""
+    """The ranks have trained different models."""

@@ -24,7 +24,7 @@ _coding = threading.Lock()  # the module's coder is one for all threads
 
 
 class _Distributed:
-    """What the classes have in common: `fit` gets this rank's rows, and all get the same model."""
+    """What the classes share: `fit` gets this rank's rows; all ranks get the same model."""
 
     def fit(self, X: Any, y: Any, *args: Any, callbacks: Any = None, **options: Any) -> Any:  # noqa: N803
         """As LightGBM's, by all ranks; X, y and the like are this rank's rows."""
@@ -59,7 +59,7 @@ class _Distributed:
 
 
 def _balance(y: Any) -> dict[Any, float]:
-    """The weight of each class, by which those of all ranks' rows count alike."""
+    """The weights with which all classes count the same over the rows of all ranks."""
     counts: Counter[Any] = Counter()
     for each in network.gather(Counter(np.asarray(y).ravel().tolist())):
         counts.update(each)
@@ -80,9 +80,9 @@ def _classes(seen: list[Any]) -> Any:
 
 @contextlib.contextmanager
 def _over_ranks() -> Iterator[None]:
-    """Have classes counted over all ranks, and metrics of the caller's own averaged.
+    """Count classes over all ranks, and average the caller's own metrics.
 
-    One rank's rows may not have all classes.
+    The rows of one rank may lack some classes.
     """
     encoder = getattr(lightgbm.sklearn, "_LGBMLabelEncoder", None)
     metric = lightgbm.sklearn._EvalFunctionWrapper

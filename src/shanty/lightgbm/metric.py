@@ -1,4 +1,4 @@
-"""Makes metrics those of all ranks: the caller's own, and LightGBM's."""
+"""Computes metrics over the rows of all ranks: custom metrics, and LightGBM's."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _over_ranks(metric: Metric) -> Metric:
 class Means:
     """The callback that makes metrics the same on all ranks, before any other one sees them.
 
-    They are means over the ranks: by the weights of their rows, by rows where there are no weights,
-    and those of rankings by groups.
+    They are means over the ranks: by the weights of their rows, or by rows without weights; metrics
+    of rankings by groups.
     """
 
     before_iteration = False
@@ -64,7 +64,7 @@ class Means:
         every = network.gather([tuple(each[:3]) for each in results])
         names = [[each[:2] for each in theirs] for theirs in every]
         if any(theirs != names[0] for theirs in names):
-            raise DataError("the ranks evaluate other data: give all of them the same valid_sets")
+            raise DataError("the ranks evaluate different data: give all the same valid_sets")
         for at, each in enumerate(results):
             data, metric = each[0], each[1]
             grouped = metric.startswith(("ndcg@", "map@"))
@@ -94,9 +94,9 @@ def _mean(metric: str, values: list[float], weights: list[float]) -> float:
 
 
 def _counts(booster: Any) -> dict[str, tuple[float, float]]:
-    """Of each set that is evaluated: the sum of its weights, and of those of its groups.
+    """For each set that is evaluated, the sum of its weights and the sum over its groups.
 
-    Without weights they are the numbers of its rows and groups.
+    Without weights, the numbers of rows and groups.
     """
     sets = [(booster._train_data_name, booster.train_set)]
     sets += zip(booster.name_valid_sets, booster.valid_sets, strict=True)

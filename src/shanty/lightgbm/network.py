@@ -1,8 +1,8 @@
-"""Lends LightGBM the MPI of the run, in the place of its own sockets.
+"""Lends LightGBM the MPI of the run, in place of its own sockets.
 
-LightGBM's C API takes two functions from outside, a reduce-scatter and an allgather
-(`LGBM_NetworkInitWithFunctions`; their types are in its include/LightGBM/meta.h), and does the rest
-with them. Its network belongs to a thread.
+LightGBM's C API accepts two external functions, a reduce-scatter and an allgather
+(`LGBM_NetworkInitWithFunctions`; their types are in its include/LightGBM/meta.h), and builds all
+other communication on them. Its network belongs to one thread.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Network:
         )
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """End the world where the function fails: LightGBM would go on with what is not there."""
+        """Abort the world if the function fails: LightGBM would go on with missing data."""
 
         def call(*args: Any) -> None:
             try:
@@ -121,7 +121,7 @@ _thread = threading.local()
 
 
 def init() -> None:
-    """Bring LightGBM's ranks together; collective, and needed once at most.
+    """Join LightGBM's ranks; collective, and needed at most once.
 
     `Dataset`, `train` and the estimators do it by themselves.
     """
@@ -136,7 +136,7 @@ def init() -> None:
 
 
 def finalize() -> None:
-    """Take the network away from LightGBM; what is trained after that is trained alone."""
+    """Take the network away from LightGBM; later training uses this rank's rows only."""
     if getattr(_thread, "is_up", False):
         _check(lightgbm.basic._LIB.LGBM_NetworkFree())
         _thread.is_up = False

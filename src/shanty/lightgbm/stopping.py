@@ -1,4 +1,4 @@
-"""Ends training on all ranks after the same round, whatever the caller's callbacks decide."""
+"""Ends training on all ranks after the same round, or fails if the callbacks decide differently."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shanty.lightgbm.installed import lightgbm
 def together(callbacks: Sequence[Any] | None) -> list[Any]:
     """Returns the callbacks, so that they stop the training on all ranks or on none.
 
-    A rank that stops alone would leave the others waiting for it. DataError, on all ranks, where
-    some stop after a round and others do not, or for another best round. All ranks call it; where
-    none has callbacks, nothing is compared later.
+    A rank that stops alone would leave the others waiting for it. All ranks raise DataError if some
+    of them stop after a round and others do not, or stop with another best round. All ranks call
+    it; if none has callbacks, nothing is compared later.
     """
     own = list(callbacks or ())
     if network.size() == 1 or not any(network.gather(bool(own))):

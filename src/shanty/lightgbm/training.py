@@ -21,13 +21,13 @@ from shanty.lightgbm.stopping import together
 from shanty.runtime.rundir import RUN_DIR
 
 _LEARNERS = ("data", "voting")
-# LightGBM's own network, in the place of which there is the run's MPI.
+# Parameters of LightGBM's own network, which the run's MPI replaces.
 _NETWORK = ("machines", "machine_list_filename", "local_listen_port", "time_out", "num_machines")
 _OURS = ("num_machines", "tree_learner", "pre_partition")
 # What hosts may differ in.
 _OF_A_RANK = ("verbosity", "num_threads", "gpu_platform_id", "gpu_device_id")
 _FILES = (str, os.PathLike)
-# What LightGBM's learners for several machines do not do, and how they fail.
+# What LightGBM's learners for several machines do not support, and how they fail.
 _ALONE = {
     "linear_tree": "LightGBM fits the leaves to each rank's own rows",
     "interaction_constraints": "LightGBM fails with std::bad_array_new_length",
@@ -70,8 +70,8 @@ def parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     learner = {"data_parallel": "data", "voting_parallel": "voting"}.get(learner, learner)
     if learner not in _LEARNERS:
         raise DataError(
-            f"tree_learner is {learner!r}: over several ranks it is one of {', '.join(_LEARNERS)} "
-            "(LightGBM's feature parallel is for its own program only)"
+            f"tree_learner is {learner!r}: over several ranks it must be one of "
+            f"{', '.join(_LEARNERS)} (LightGBM supports feature parallel in its own program only)"
         )
     for name, why in _ALONE.items():
         if any(values.get(each) for each in _aliases(name)):
@@ -140,36 +140,36 @@ def agree(given: Mapping[str, Any], rounds: int, tables: Sequence[Any]) -> None:
     text = {str(key): value for key, value in plain.items() if value is not None}
     text["num_boost_round"] = repr(rounds)
     shapes = [getattr(each, "shape", None) or () for each in tables]
-    told = network.gather(
+    seen = network.gather(
         (text, [tuple(each) if len(each) == 2 else None for each in shapes], _names(tables))
     )
-    first = told[0][0]
-    for rank, (other, _, _) in enumerate(told):
+    first = seen[0][0]
+    for rank, (other, _, _) in enumerate(seen):
         wrong = sorted(key for key in {*first, *other} if first.get(key) != other.get(key))
         if wrong:
             key = wrong[0]
             raise DataError(
-                f"the ranks have other parameters: {key} is {first.get(key)} on rank 0 and "
+                f"the ranks have different parameters: {key} is {first.get(key)} on rank 0 and "
                 f"{other.get(key)} on rank {rank}"
             )
-    counts = [len(shapes) for _, shapes, _ in told]
+    counts = [len(shapes) for _, shapes, _ in seen]
     if len(set(counts)) > 1:
-        raise DataError("the ranks evaluate other data: give all of them the same valid_sets")
+        raise DataError("the ranks evaluate different data: give all the same valid_sets")
     for at in range(counts[0]):
         what = "" if at == 0 else f" in valid_sets[{at - 1}]"
-        seen = [shapes[at] for _, shapes, _ in told]
-        for rank, each in enumerate(seen):
+        each_shape = [shapes[at] for _, shapes, _ in seen]
+        for rank, each in enumerate(each_shape):
             if each is not None and each[0] == 0:
                 raise DataError(
                     f"rank {rank} has no rows{what}: give each rank some, or take fewer ranks"
                 )
-            if each is not None and seen[0] is not None and each[1] != seen[0][1]:
+            if each is not None and each_shape[0] is not None and each[1] != each_shape[0][1]:
                 raise DataError(
-                    f"the ranks have other columns{what}: {seen[0][1]} on rank 0 and {each[1]} on "
-                    f"rank {rank}"
+                    f"the ranks have different numbers of columns{what}: "
+                    f"{each_shape[0][1]} on rank 0 and {each[1]} on rank {rank}"
                 )
         _categories.different(
-            {rank: names[at] for rank, (_, _, names) in enumerate(told)}, DataError
+            {rank: names[at] for rank, (_, _, names) in enumerate(seen)}, DataError
         )
 
 
@@ -180,17 +180,17 @@ def _names(tables: Sequence[Any]) -> list[Any]:
 
 def _same_categories(train_set: Any) -> None:
     """DataError where ranks have made their datasets by themselves, each with its categories."""
-    told = network.gather(_plain(train_set.pandas_categorical))
-    for rank, each in enumerate(told):
-        if each != told[0]:
+    seen = network.gather(_plain(train_set.pandas_categorical))
+    for rank, each in enumerate(seen):
+        if each != seen[0]:
             raise DataError(
-                f"the ranks' datasets have different categories: {told[0]} on rank 0 and {each} on "
-                f"rank {rank}. Make them by shanty.lightgbm.Dataset, which joins them"
+                f"the ranks' datasets have different categories: {seen[0]} on rank 0 and {each} on "
+                f"rank {rank}. Make the datasets with shanty.lightgbm.Dataset, which joins them"
             )
 
 
 def _plain(value: Any) -> str | None:
-    """A parameter in words; None for a function and the like, which cannot be compared."""
+    """A parameter as text; None for a function and the like, which cannot be compared."""
     try:
         return json.dumps(value, sort_keys=True, default=float)
     except (TypeError, ValueError):
@@ -203,7 +203,7 @@ def reports() -> list[Any]:
 
 
 def _report() -> list[Any]:
-    """The callback by which rank 0 tells the run how many rounds are done, and their metrics."""
+    """The callback with which rank 0 reports the rounds and their metrics to the run."""
     if RUN_DIR not in os.environ or network.rank() != 0:
         return []
     bar: Iterator[int] | None = None
@@ -224,14 +224,14 @@ def _report() -> list[Any]:
 
 
 def same_model(booster: Any, params: Mapping[str, Any]) -> Any:
-    """The booster, after a look whether all ranks have the same."""
+    """The booster, after a check that all ranks have the same."""
     if network.size() == 1:
         return booster
     text = booster.model_to_string(num_iteration=-1)
     trees = text.partition("\nparameters:")[0]  # ranks may differ in some of these
     trees += _plain(booster.pandas_categorical) or ""
-    told = network.gather(hashlib.sha256(trees.encode()).hexdigest())
-    if len(set(told)) == 1:
+    digests = network.gather(hashlib.sha256(trees.encode()).hexdigest())
+    if len(set(digests)) == 1:
         return booster
     if params.get("tree_learner") == "voting":  # each rank counts the rows of leaves by itself
         best, scores = booster.best_iteration, booster.best_score
@@ -239,16 +239,16 @@ def same_model(booster: Any, params: Mapping[str, Any]) -> Any:
         booster.best_iteration, booster.best_score = best, scores
         return booster
     raise WorldError(
-        "the ranks have come to different models: "
-        + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(told))
+        "the ranks have trained different models: "
+        + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(digests))
     )
 
 
 def save_model(booster: Any, path: str | os.PathLike[str]) -> None:
     """Write the model into a file, once: rank 0 does, whole or not at all.
 
-    All ranks call it, and the file is there when it returns. DataError, on all ranks, where it
-    cannot be written.
+    All ranks call it, and the file exists when it returns. All ranks raise DataError if it cannot
+    be written.
     """
     network.init()
     wrong = ""

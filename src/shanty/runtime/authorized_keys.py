@@ -3,11 +3,12 @@
 A line of ours lets the key of one run do one thing on this host:
 
     restrict,from="A,B",expiry-time="YYYYMMDDHHMMSS",command="…" ssh-ed25519 AAAA… \
-        shanty:RUN.INDEX@HOST since-SECONDS [made-file] [made-folder]
+        shanty:RUN.INDEX@HOST since-SECONDS
 
 It is put before all else, so what the user has stays as it is to the last byte, a missing last
-newline included. A line that has not exactly this form is never touched. `made-file` and
-`made-folder` say that the file, or ~/.ssh, was not there before: whoever leaves last removes them.
+newline included. A line that has not exactly this form is never touched. A file that has no
+other line is removed with it, and so is ~/.ssh if nothing else is in it: for sshd, an empty file is
+the same as none.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _LINE = re.compile(
     rb',command="(?:[^"\n\0]|(?<=\\)")*"'
     rb" ssh-ed25519 [A-Za-z0-9+/]+=*"
     rb" shanty:(?P<run>\d{8}-\d{6}-[a-z0-9]{4})\.(?P<index>\d+)@(?P<host>[^\s@]+)"
-    rb" since-(?P<since>\d+)(?P<file> made-file)?(?P<folder> made-folder)?"
+    rb" since-(?P<since>\d+)(?: made-file)?(?: made-folder)?"  # older versions wrote these two
 )
 IsAlive = Callable[[str, int], Optional[bool]]
 _authorized: Set[Tuple[str, str, int]] = set()  # by this server: the file, the run, its index
@@ -68,12 +69,10 @@ class Entry(NamedTuple):
     host: str
     since: float
     expires: Optional[float]
-    made_file: bool
-    made_folder: bool
 
 
 def keys_file() -> str:
-    """The path of the file that sshd reads for this user, unless it was told otherwise."""
+    """The path of the file that sshd reads for this user, unless its settings name another."""
     return os.path.join(os.path.expanduser("~"), ".ssh", "authorized_keys")
 
 
@@ -106,17 +105,12 @@ def authorize_key(
     start = f"{','.join(options)} ssh-ed25519 {words[1]} {comment}"
     found = _LINE.fullmatch(start.encode())
     if found is None or command.endswith("\\"):
-        raise ShantyError(f"no line of authorized_keys can be made of {start}")
-    folder_is_ours: List[bool] = []
+        raise ShantyError(f"authorized_keys cannot have the line {start}")
 
     def change(content: Optional[bytes]) -> bytes:
-        folder_is_ours.append(_make_folder(os.path.dirname(path)))
-        made = [entry for _, entry in _split(content or b"") if entry is not None]
-        flags = " made-file" if content is None or any(e.made_file for e in made) else ""
-        if any(folder_is_ours) or any(e.made_folder for e in made):
-            flags += " made-folder"
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         kept = _without(content or b"", lambda e: (e.run, e.host_index) == (run, index))
-        return (start + flags + "\n").encode() + kept
+        return (start + "\n").encode() + kept
 
     edit_file(path, change)
 
@@ -127,7 +121,7 @@ def revoke_key(path: str, run: str, index: int) -> None:
 
 
 def renew_key(path: str, run: str, index: int, expires: float) -> bool:
-    """Move the expiry of the line of that run and index; False when there is no such line."""
+    """Move the expiry of the line of that run and index; False if that line does not exist."""
     found: List[bool] = []
 
     def change(content: Optional[bytes]) -> Optional[bytes]:
@@ -151,9 +145,9 @@ def renew_key(path: str, run: str, index: int, expires: float) -> bool:
 def sweep(path: str, is_alive: IsAlive, grace: float = GRACE) -> int:
     """Remove the lines that crashed runs left; how many there were.
 
-    `is_alive(run, index)` tells of the runs of this host; None is "no sign of it", which a run
-    that was only just authorized may be: its line is left for `grace` seconds. Lines of other
-    hosts (that have the same home) are removed once they have certainly expired.
+    `is_alive(run, index)` is asked about the runs of this host. Its answer None means "no sign of
+    the run", which may have been authorized only just now: its line stays for `grace` seconds.
+    Lines of other hosts with the same home are removed once they have certainly expired.
     """
     now, here = time.time(), socket.gethostname()
     swept: List[Entry] = []
@@ -180,9 +174,9 @@ def entries(path: str) -> List[Entry]:
 
 
 def run_is_alive(run: str, index: int) -> Optional[bool]:
-    """Whether the agent of a run is there, by the `agents.json` in its work folder; None: no word.
+    """Whether the agent of a run is there, by the `agents.json` in its work folder.
 
-    For a run of another boot of this machine the answer is False.
+    None if that file does not exist. For a run of another boot of this machine the answer is False.
     """
     folder = rundir.home(os.environ) / "work" / f"{run}.{index}"
     agents = rundir.read_json(folder / "agents.json")
@@ -244,9 +238,9 @@ def _leave_nothing() -> None:
                 time.sleep(0.1)
 
 
-def sweep_keys(ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """`[grace]`: remove what crashed runs left."""
-    return {"swept": sweep(keys_file(), run_is_alive, float(ask.get("grace", GRACE)))}
+def sweep_keys(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
+    """Remove what crashed runs left."""
+    return {"swept": sweep(keys_file(), run_is_alive)}
 
 
 def host_keys(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
@@ -277,8 +271,6 @@ def _split(content: bytes) -> Iterator[Tuple[bytes, Optional[Entry]]]:
                 os.fsdecode(found["host"]),
                 float(found["since"]),
                 _from_clock(expiry.decode()) if expiry else None,
-                found["file"] is not None,
-                found["folder"] is not None,
             )
         yield line, entry
 
@@ -288,40 +280,21 @@ def _without(content: bytes, unwanted: Callable[[Entry], bool]) -> bytes:
 
 
 def _remove(path: str, unwanted: Callable[[Entry], bool]) -> None:
-    """Remove lines of ours; and the file and its folder, when we made them and nothing is left."""
-    folder_is_ours: List[bool] = []
+    """Remove lines of ours; and the file and its folder, when nothing is left in them."""
+    emptied = False
 
     def change(content: Optional[bytes]) -> Optional[bytes]:
-        del folder_is_ours[:]
-        removed: List[Entry] = []
-
-        def take(entry: Entry) -> bool:
-            if not unwanted(entry):
-                return False
-            removed.append(entry)
-            return True
-
-        kept = None if content is None else _without(content, take)
-        if kept or not any(entry.made_file for entry in removed):
-            return kept
-        folder_is_ours.append(any(entry.made_folder for entry in removed))
-        return None
+        nonlocal emptied
+        kept = None if content is None else _without(content, unwanted)
+        emptied = bool(content) and not kept
+        return None if emptied else kept
 
     def then() -> None:
-        if any(folder_is_ours):
-            with contextlib.suppress(OSError):  # something else is in it by now
+        if emptied:
+            with contextlib.suppress(OSError):  # something else is in it
                 os.rmdir(os.path.dirname(path))
 
     edit_file(path, change, then)
-
-
-def _make_folder(folder: str) -> bool:
-    """Make ~/.ssh where it is not there; True when it was not."""
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        return False
-    return True
 
 
 # ------------------------------------------------------------------------- time, rights
@@ -341,7 +314,7 @@ def _time_of_sshd() -> Iterator[None]:
 
 
 def _to_clock(seconds: float) -> str:
-    """The time on this machine's clock; never one that is read as an earlier time.
+    """The time on this machine's clock; no reading of it is earlier than `seconds`.
 
     In the hour that comes twice when summer time ends, sshd may take the first.
     """
@@ -362,7 +335,7 @@ def _from_clock(text: str) -> Optional[float]:
 
 
 def _obstacles(path: str) -> List[str]:
-    """Why sshd may pass over the file, as far as that can be told from here."""
+    """Why sshd may ignore the file, as far as that can be seen from here."""
     found = []
     folder = os.path.dirname(path)
     for place in (os.path.dirname(folder), folder, os.path.realpath(path)):

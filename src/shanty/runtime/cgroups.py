@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
+
+from shanty.runtime.proc_files import read
+from shanty.runtime.record import Record
 
 _TOP = "/sys/fs/cgroup"
 
 
-class CpuBound(NamedTuple):
+class CpuBound(Record):
     """A limit of CPU time: so many `cores`, for the group whose files are in `folder`."""
 
     cores: float
@@ -24,13 +27,13 @@ class CpuBound(NamedTuple):
             return found / 1e6
         # Version 1 counts in another hierarchy, which most systems have in the same place.
         for folder in (self.folder, self.folder.replace(f"{_TOP}/cpu", f"{_TOP}/cpuacct", 1)):
-            text = _read(f"{folder}/cpuacct.usage").strip()
+            text = read(f"{folder}/cpuacct.usage").strip()
             if text.isdigit():
                 return int(text) / 1e9
         return None
 
 
-class MemoryBound(NamedTuple):
+class MemoryBound(Record):
     """A limit of memory: `limit` bytes, for the group whose files are in `folder`."""
 
     limit: int
@@ -42,7 +45,7 @@ class MemoryBound(NamedTuple):
             ("memory.current", "inactive_file"),
             ("memory.usage_in_bytes", "total_inactive_file"),
         ):
-            text = _read(f"{self.folder}/{name}").strip()
+            text = read(f"{self.folder}/{name}").strip()
             if text.isdigit():
                 droppable = _field(f"{self.folder}/memory.stat", cached) or 0
                 return max(0, int(text) - droppable)
@@ -59,7 +62,7 @@ def memory_bound(root: str = "") -> Optional[MemoryBound]:
     """The least limit of memory, likewise; one above all memory that there is may be given."""
     found = []
     for folder in folders("memory", root):
-        text = _read(f"{folder}/memory.max") or _read(f"{folder}/memory.limit_in_bytes")
+        text = read(f"{folder}/memory.max") or read(f"{folder}/memory.limit_in_bytes")
         if text.strip().isdigit():  # else "max"
             found.append(MemoryBound(int(text), folder))
     return min(found, default=None)
@@ -69,7 +72,7 @@ def folders(controller: str, root: str = "") -> List[str]:
     """Where the groups are that bound this process; a container has its own at the top."""
     top = f"{root}{_TOP}"
     found = [top, f"{top}/{controller}"]
-    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+    for line in read(f"{root}/proc/self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" or controller in controllers.split(","):
             hierarchy = found[0] if number == "0" else found[1]
@@ -82,7 +85,7 @@ def folders(controller: str, root: str = "") -> List[str]:
 def _quota(folder: str) -> float:
     """Cores' worth of time that a group may use; 0 where it has no limit."""
     old = f"{folder}/cpu.cfs_"
-    text = _read(f"{folder}/cpu.max") or _read(f"{old}quota_us") + _read(f"{old}period_us")
+    text = read(f"{folder}/cpu.max") or read(f"{old}quota_us") + read(f"{old}period_us")
     try:
         quota, period = map(int, text.split())
     except ValueError:  # "max", or nothing
@@ -92,16 +95,8 @@ def _quota(folder: str) -> float:
 
 def _field(path: str, name: str) -> Optional[int]:
     """The number behind a name, in a file with one of each a line."""
-    for line in _read(path).splitlines():
+    for line in read(path).splitlines():
         words = line.split()
         if len(words) == 2 and words[0] == name and words[1].isdigit():
             return int(words[1])
     return None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -18,7 +18,7 @@ from shanty.runtime.errors import StorageError
 
 _ATTEMPTS = 50
 _LOCK_WAIT = 10.0  # seconds; after that the comparison before the replacement has to do
-_LEFT_OVER = 60.0  # seconds after which a temporary file is nobody's any more
+_LEFT_OVER = 60.0  # seconds after which a temporary file is no longer in use
 
 
 def edit_file(
@@ -28,11 +28,15 @@ def edit_file(
 ) -> None:
     """Replace the file by what `change` makes of it; None stands for a file that is not there.
 
-    `change` is called again when somebody else has written the file meanwhile; `then` is
+    `change` is called again when another program has written the file meanwhile; `then` is
     called once at the end, before another run may edit. Mode, owner and extended attributes
     stay; a new file is its owner's alone. Raises StorageError.
     """
-    with _locked():
+    lock = os.path.join(os.path.expanduser("~"), ".shanty", "keys.lock")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(lock), exist_ok=True)
+            held.enter_context(locked(lock, _LOCK_WAIT))
         for _ in range(_ATTEMPTS):
             real = os.path.realpath(path)  # where the file is a link, its target is replaced
             try:
@@ -46,11 +50,11 @@ def edit_file(
                     continue  # the file went away between two looks at it
                 why = error.strerror or str(error)
                 if error.errno in (errno.EBUSY, errno.EROFS):
-                    why += " (it is mounted there by itself, or read-only)"
-                fix = f"see to it that {os.path.dirname(real)} can be written by its owner"
+                    why += " (it is a mount of its own, or read-only)"
+                fix = f"make {os.path.dirname(real)} writable for its owner"
                 raise StorageError(f"cannot change {real}", why, fix) from error
     raise StorageError(
-        f"cannot change {path}", "another program keeps writing it", "find it, and run again"
+        f"cannot change {path}", "another program keeps writing it", "end it, and run again"
     )
 
 
@@ -121,29 +125,25 @@ def read_file(path: str) -> Optional[bytes]:
 
 
 @contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    """Keep other runs from the file meanwhile; on a file system without locks, nobody is kept."""
+def locked(
+    path: str, patience: float, waiting: Callable[[], None] = lambda: None
+) -> Iterator[bool]:
+    """Hold the lock of a file, which is made; False where that takes longer than `patience`.
+
+    `waiting` is called again and again until then. On a file system without locks, it is not held.
+    """
     import fcntl
 
-    folder = os.path.join(os.path.expanduser("~"), ".shanty")
-    fd = -1
-    with contextlib.suppress(OSError):
-        os.makedirs(folder, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        fd = os.open(os.path.join(folder, "keys.lock"), flags, 0o600)
-    try:
-        end = time.monotonic() + _LOCK_WAIT
-        while fd >= 0:
+    with open(path, "a") as lock:
+        until = time.monotonic() + patience
+        held = False
+        while not held and time.monotonic() < until:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = True
             except BlockingIOError:
-                if time.monotonic() > end:
-                    break
-                time.sleep(0.02)
+                waiting()
+                time.sleep(0.05)
             except OSError:
-                break
-        yield
-    finally:
-        if fd >= 0:
-            os.close(fd)
+                held = True
+        yield held

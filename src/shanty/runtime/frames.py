@@ -36,7 +36,7 @@ class FrameWriter:
     written by `close`, behind a line that says how much is missing.
 
     With its `path`, a log that is removed while it is written is put back, for which `fd` has to
-    be open for reading, too; one that is cut short says so.
+    be open for reading, too. A log that another program cuts short gets a line that says so.
     """
 
     def __init__(self, fd: int, limit: int, path: str = "") -> None:
@@ -68,7 +68,7 @@ class FrameWriter:
             self._begin(stream, [data[end:]])
 
     def _begin(self, stream: int, begun: list[bytes]) -> None:
-        """Keep a begun line back; of one that is written over only its newest state."""
+        """Keep a begun line back; if the line is written over, only its newest state."""
         self._pending[stream] = begun
         if b"\r" in begun[-1]:
             begun[:] = [last_state(b"".join(begun))]
@@ -215,10 +215,10 @@ class Output:
         return False
 
     def finish(self, child: Any) -> None:
-        """Take the last words of a child that has ended; whoever polls the pipes closes them.
+        """Take the last output of a child that has ended; the pipes stay open.
 
-        All that it wrote is in them by now; the bound is for a helper that it left behind and
-        that goes on writing.
+        All that the child wrote is in them by now; the bound is for a helper that it left behind
+        and that goes on writing.
         """
         for fd, (owner, _) in self.streams.items():
             for _ in range(_LAST_READS):

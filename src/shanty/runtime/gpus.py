@@ -11,16 +11,10 @@ _TIMEOUT = 5.0  # seconds; a sick driver makes nvidia-smi hang
 
 def gpus() -> List[Dict[str, str]]:
     """NVIDIA's GPUs, `{"name", "uuid"}` each, in their order; none where nothing answers."""
-    import subprocess  # most hosts are asked once, if at all
+    from shanty.runtime.programs import output_of  # most hosts are asked once, if at all
 
-    argv = [shutil.which("nvidia-smi") or "/usr/bin/nvidia-smi", "-L"]
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_gpus(done.stdout.decode(errors="replace")) if done.returncode == 0 else []
+    words = [shutil.which("nvidia-smi") or "/usr/bin/nvidia-smi", "-L"]
+    return parse_gpus(output_of(words, _TIMEOUT) or "")
 
 
 def visible_gpus() -> int:
@@ -32,7 +26,7 @@ def visible_gpus() -> int:
 
 
 def parse_gpus(text: str) -> List[Dict[str, str]]:
-    """Read the output of `nvidia-smi -L`; the parts of a divided GPU (MIG) are no GPUs."""
+    """Read the output of `nvidia-smi -L`; the parts of a divided GPU (MIG) do not count."""
     found = []
     for line in text.splitlines():
         if line.startswith("GPU "):

@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 _SLOTS = re.compile(r":\d+$")
 _LOWEST = 10000  # of the ports that are tried; below are those of known services
-_EPHEMERAL = 32768  # where Linux begins by itself, and other systems later
+_EPHEMERAL = 32768  # the first of Linux by default; those of other systems begin later
 _TRIES = 20  # for each port, before the system is asked for any
 
 
@@ -34,8 +34,8 @@ def all_here(hosts: Iterable[str]) -> bool:
 def free_ports(count: int) -> List[int]:
     """Returns so many TCP ports that are free on this host now, each another one.
 
-    They lie below those that the system gives to whoever wants any port. So no connection takes
-    one by chance, however long it is until it is opened.
+    They are below the ports that the system gives to programs that ask for any port. So no other
+    connection takes one by chance, however late it is opened.
     """
     import socket
 

@@ -9,11 +9,11 @@ None, the whole of a small file that is replaced in one step. Paths are relative
 from __future__ import annotations
 
 import contextlib
-import fnmatch
+import glob
 import os
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 # A worker agent's files, as the controller sees them; events and status are its own alone.
 APPENDED = (
@@ -72,17 +72,10 @@ class Mirror:
                     yield from self._grown(path)
 
     def _matching(self, patterns: Sequence[str]) -> Iterator[str]:
+        top = os.path.join(self._folder, "")
         for pattern in patterns:
-            place, _, name = pattern.rpartition("/")
-            for folder in self._folders(place) if "*" in place else (place,):
-                with contextlib.suppress(OSError):
-                    for entry in sorted(os.listdir(self._folder / folder)):
-                        if fnmatch.fnmatch(entry, name):
-                            yield f"{folder}/{entry}" if folder else entry
-
-    def _folders(self, pattern: str) -> List[str]:
-        found = self._folder.glob(pattern)
-        return sorted(path.relative_to(self._folder).as_posix() for path in found)
+            for path in sorted(glob.glob(glob.escape(top) + pattern)):
+                yield path[len(top) :]
 
     def _grown(self, path: str) -> Iterator[Change]:
         try:
@@ -136,7 +129,7 @@ def may_write(path: str, patterns: Sequence[str]) -> bool:
 
 
 def put(folder: Path, change: Change) -> None:
-    """Write a change down below `folder`; one that was written before changes nothing."""
+    """Write a change down below `folder`; writing the same change again has no effect."""
     file = folder / change.path
     file.parent.mkdir(parents=True, exist_ok=True)
     if change.offset is None:

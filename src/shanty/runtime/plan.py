@@ -6,8 +6,9 @@ the ranks wait for the agent that loads them, and `dataclasses` takes 10 ms to l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional, Set, Tuple
 
+from shanty.runtime.record import Record
 from shanty.runtime.rundir import RunDir, read_json
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from shanty.runtime.mpi.layout import Layout
 
 
-class Environment(NamedTuple):
+class Environment(Record):
     """The variables of what starts on a host.
 
     `default` counts where the host's user has set nothing, `ranks` likewise, but for ranks only;
@@ -28,7 +29,7 @@ class Environment(NamedTuple):
     first: Dict[str, str] = {}  # noqa: RUF012
 
 
-class Node(NamedTuple):
+class Node(Record):
     """A host of an attempt, with what was prepared there. The first one is the lead host.
 
     `name` is what its user calls it, `names` are all that it may be called; `address` is by what
@@ -36,7 +37,7 @@ class Node(NamedTuple):
     scripts, `agent_python` the agents; `package` is the folder with shanty's code, `mpi4py` that
     of an mpi4py for Pythons which lack it. `connection` is how the controller gets there.
     `segments` is the folder for the run's shared memory, "" where there is none. `fabric` is
-    false where it is known that there is no network faster than TCP's. `interfaces` are those
+    false where the host is known to have no network faster than TCP's. `interfaces` are those
     that the run takes, the best first: name and address each.
 
     Where the run has a container on the host, that is `container`; all other paths are inside of
@@ -90,7 +91,7 @@ class Node(NamedTuple):
         return (self.host_python or self.boot[0], *self.boot[1:])
 
 
-class Limits(NamedTuple):
+class Limits(Record):
     """What bounds a run: seconds, but for `log_limit`, the bytes of a rank's log."""
 
     log_limit: int
@@ -103,20 +104,20 @@ class Limits(NamedTuple):
     alone: str = "warn"
 
 
-class Leftovers(NamedTuple):
+class Leftovers(Record):
     """Patterns of the files that MPIs leave behind: in shared memory, and in /tmp."""
 
     shared_memory: Tuple[str, ...]
     temporary: Tuple[str, ...]
 
 
-class Attempt(NamedTuple):
+class Attempt(Record):
     """A run on the hosts that it has now.
 
-    `argv` is the launcher's command line, `environment` what is set for the launcher alone,
-    `shared` what is set on all hosts alike. `placement` is how many ranks are meant for each
-    host, empty where the launcher decides; `first` is the index of rank 0's host. `network` tells
-    people which networks are taken.
+    `argv` is the launcher's command line, `environment` has the variables of the launcher alone,
+    and `shared` those that are the same on all hosts. `placement` is the number of ranks on each
+    host, empty where the launcher decides; `first` is the index of rank 0's host. `network`
+    describes the networks in use, for people.
     """
 
     nodes: Tuple[Node, ...]
@@ -145,7 +146,7 @@ class Attempt(NamedTuple):
         return count
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """A run: `raw` where the user's own line starts the launcher.
 
     `scratch` is the folder for temporary files, at one path on all hosts. `scripted` is true

@@ -1,7 +1,7 @@
 """Holds all in which Linux and macOS differ. Linux is tested; macOS is written by its manual.
 
-On macOS there is no /proc, no /dev/shm and no way to become the parent of orphans, so there
-processes are found with ps(1), and one that left its parent behind is found by its group.
+macOS has no /proc, no /dev/shm and no way to become the parent of orphans. There, processes are
+found with ps(1), and processes that have left their parent are found by their group.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import os
 import re
 import signal
 import sys
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, Iterable, Iterator, List, Optional, Set
 
 from shanty.runtime import cgroups
+from shanty.runtime.proc_files import read
+from shanty.runtime.record import Record
 
 LINUX = sys.platform.startswith("linux")
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
-# Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is nobody's by default.
+# Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is not in use by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
 PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
 _SOCKET_PATH = 104  # bytes; macOS has room for the fewest
@@ -26,8 +28,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Process(NamedTuple):
-    """A process; `born` (in a unit of the system's own) tells it from a later one of that pid."""
+class Process(Record):
+    """A process; `born`, in a unit of the system's own, differs from that of a later process."""
 
     pid: int
     parent: int
@@ -69,15 +71,6 @@ def socket_path(path: str) -> Iterator[str]:
         os.close(folder)
 
 
-def _read(path: str) -> str:
-    """Returns the text of a file of the system's; "" where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _parse_stat(text: str) -> Process:
     """Read /proc/PID/stat; the command name in it may hold spaces and brackets."""
     pid, _, rest = text.partition(" (")
@@ -90,7 +83,7 @@ def process(pid: int) -> Optional[Process]:
     """Returns the process with that pid; None when there is none (zombies count as none)."""
     if LINUX:
         try:
-            found = _parse_stat(_read(f"/proc/{pid}/stat"))
+            found = _parse_stat(read(f"/proc/{pid}/stat"))
         except (IndexError, ValueError):
             return None
         return None if found.state in "ZX" else found
@@ -103,7 +96,7 @@ def thread_states(pid: int) -> List[str]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(IndexError, ValueError):
-                found.append(_parse_stat(_read(f"/proc/{pid}/task/{thread}/stat")).state)
+                found.append(_parse_stat(read(f"/proc/{pid}/task/{thread}/stat")).state)
     return found
 
 
@@ -133,16 +126,11 @@ def processes() -> Dict[int, Process]:
 
 
 def _from_ps() -> Dict[int, Process]:
-    import subprocess
+    from shanty.runtime.programs import output_of
 
-    output = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
     found = {}
-    for line in output.splitlines():
+    words = ["ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="]
+    for line in (output_of(words) or "").splitlines():
         fields = line.split(None, 4)
         if len(fields) == 5 and not fields[3].startswith("Z"):
             pid, parent, group = (int(value) for value in fields[:3])
@@ -174,7 +162,7 @@ def marked(variable: str, value: str) -> List[Process]:
         return []
     others = (entry for entry in processes().values() if entry.pid != os.getpid())
     wanted = f"{variable}={value}"
-    return [entry for entry in others if wanted in _read(f"/proc/{entry.pid}/environ").split("\0")]
+    return [entry for entry in others if wanted in read(f"/proc/{entry.pid}/environ").split("\0")]
 
 
 def send(entries: Iterable[Process], number: int) -> None:
@@ -187,28 +175,28 @@ def send(entries: Iterable[Process], number: int) -> None:
 
 def command(pid: int) -> List[str]:
     """Returns the words of a process' command line; empty where the system does not say."""
-    return _read(f"/proc/{pid}/cmdline").split("\0")[:-1]
+    return read(f"/proc/{pid}/cmdline").split("\0")[:-1]
 
 
 def mapped_files(pid: int) -> Set[str]:
     """Returns the files that a process has mapped; empty where the system does not say."""
-    paths = (line.split(None, 5)[5:] for line in _read(f"/proc/{pid}/maps").splitlines())
+    paths = (line.split(None, 5)[5:] for line in read(f"/proc/{pid}/maps").splitlines())
     return {path[0] for path in paths if path and path[0].startswith("/")}
 
 
 def oom_kills() -> Optional[int]:
     """Returns how many processes the kernel ended for lack of memory, if it says."""
-    found = re.search(r"^oom_kill (\d+)$", _read("/proc/vmstat"), re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def catches(pid: int, number: int) -> bool:
     """Returns True when the process has a handler for the signal, or the system is silent."""
-    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
     return bool(int(found[1], 16) >> (number - 1) & 1) if found else not LINUX
 
 
-class Thread(NamedTuple):
+class Thread(Record):
     """What the kernel reports about a thread; `switches`: how often it left a core."""
 
     state: str
@@ -218,10 +206,10 @@ class Thread(NamedTuple):
 
 def main_thread(pid: int) -> Optional[Thread]:
     """Returns what the main thread of a process does; None where the system does not say."""
-    text = _read(f"/proc/{pid}/status")
+    text = read(f"/proc/{pid}/status")
     state = re.search(r"^State:\s*(\S)", text, re.MULTILINE)
     switches = re.findall(r"_ctxt_switches:\s*(\d+)$", text, re.MULTILINE)
-    ran = _read(f"/proc/{pid}/task/{pid}/schedstat").split()
+    ran = read(f"/proc/{pid}/task/{pid}/schedstat").split()
     if state is None or not switches or not ran:
         return None
     return Thread(state[1], sum(map(int, switches)), int(ran[0]) / 1e9)
@@ -251,12 +239,12 @@ def signal_main_thread(pid: int, number: int) -> None:
 
 
 def boot_id() -> str:
-    """Returns what changes when the machine is started anew; empty when unknown."""
-    return _read("/proc/sys/kernel/random/boot_id").strip()
+    """Returns what changes when the machine is restarted; empty when unknown."""
+    return read("/proc/sys/kernel/random/boot_id").strip()
 
 
 def pid_namespace() -> str:
-    """Returns what tells apart places where a pid is another process; empty when unknown."""
+    """Returns the name of the PID namespace, in which a pid is unique; empty when unknown."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""
@@ -265,7 +253,7 @@ def pid_namespace() -> str:
 def with_argument(word: str) -> List[Process]:
     """Returns the processes that have `word` among their arguments (Linux only)."""
     table = processes().values() if LINUX else ()
-    return [entry for entry in table if word in _read(f"/proc/{entry.pid}/cmdline").split("\0")]
+    return [entry for entry in table if word in read(f"/proc/{entry.pid}/cmdline").split("\0")]
 
 
 def usable_cores() -> int:
@@ -285,10 +273,8 @@ def usable_memory() -> int:
     total = 0
     with contextlib.suppress(OSError, ValueError):
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/" + path) as file:
-            total = min(total, int(file.read()))
-    return total
+    bound = cgroups.memory_bound()
+    return total if bound is None else min(total, bound.limit)
 
 
 def scratch_root() -> str:

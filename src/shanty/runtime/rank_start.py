@@ -21,8 +21,8 @@ def rank_prefix(
     """The start of every rank's command line.
 
     `boot` starts shanty's programs on the lead host. With `scratch`, ranks start through the
-    script that each host has there, so that the line is the same for all; it is told the
-    launcher's `world`, where its output is `redirected` to, and the variables that the
+    script that each host has there, so that the line is the same for all. The script gets the
+    launcher's `world`, the target to which its output is `redirected`, and the variables that the
     launcher's line itself sets for its ranks (`decided`).
     """
     if not scratch:

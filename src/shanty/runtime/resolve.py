@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from shanty.runtime.errors import UsageError
+from shanty.runtime.lines.command import NO_MPI
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
-from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, namesakes
-from shanty.runtime.rank.command import NO_MPI
+from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, Plan, namesakes
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
@@ -47,6 +47,32 @@ class AttemptSettings(NamedTuple):
     given: Mapping[str, str]
     networks: Tuple[str, ...] = ()
     number: int = 1
+
+
+def settled(
+    plan: Plan,
+    job: JobSpec,
+    nodes: Sequence[Node],
+    environ: Mapping[str, str],
+    *,
+    networks: Tuple[str, ...] = (),
+    number: int = 1,
+) -> Plan:
+    """The plan with an attempt on hosts that are known; UsageError if the ranks do not fit there.
+
+    `environ` is the environment of the agents, which ranks without a script of their host inherit.
+    `networks` and `number` are as in `AttemptSettings`.
+    """
+    settings = AttemptSettings(
+        run=plan.id,
+        scratch=plan.scratch,
+        scripted=plan.scripted,
+        log_limit=plan.limits.log_limit,
+        given=job.env if plan.scripted else {**environ, **job.env},
+        networks=networks,
+        number=number,
+    )
+    return plan._replace(attempt=resolve(job, nodes, settings), waits=False)
 
 
 def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> Attempt:
@@ -143,7 +169,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
 
 
 def _placement(job: JobSpec, nodes: Sequence[Node], layout: Layout) -> Dict[str, int]:
-    """How many ranks are meant for each host; empty where the launcher decides."""
+    """The number of ranks on each host; empty where the launcher decides."""
     if isinstance(job.command, Raw) or layout.ranks is None or layout.oversubscribe:
         return {}
     left, found = layout.ranks, {}
@@ -198,6 +224,18 @@ def shim_scripts(lead: Node, *, raw: bool, workers: bool) -> Dict[str, str]:
     }
 
 
+def agent_files(plan: Plan) -> Dict[str, Tuple[str, int]]:
+    """The files that agents need beside `plan.json` and `job.json`: text and mode, by their paths.
+
+    The host file is empty while the plan waits for its hosts.
+    """
+    shims = shim_scripts(plan.lead, raw=plan.raw, workers=bool(plan.workers))
+    files = {f"bin/{name}": (text, 0o755) for name, text in shims.items()}
+    flavour = FLAVOURS[plan.lead.installation.flavour]
+    hostfile = "" if plan.waits else flavour.hostfile(plan.attempt.layout.hosts)
+    return {**files, "hostfile": (hostfile, 0o644)}
+
+
 # ---------------------------------------------------------------------------- environments
 
 
@@ -217,7 +255,7 @@ def _environment(
     if node.container:  # the caller's home is not in it
         own["HOME"] = settings.scratch
     own.update(job.env)
-    own.update(_told(job, node, layout, settings))
+    own.update(_ours(job, node, layout, settings))
     first = {
         "PATH": os.pathsep.join(_bins(node, scripted=scripted)),
         "PYTHONPATH": f"{node.package}/shanty/runtime/rank/hook",
@@ -241,10 +279,10 @@ def _renamed(node: Node) -> Node:
     return node._replace(environment=node.environment._replace(own=own))
 
 
-def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -> Dict[str, str]:
-    """What shanty tells its own parts."""
+def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -> Dict[str, str]:
+    """The variables that shanty's own parts read."""
     files = RunDir(Path(node.run_dir), settings.number)
-    told = {
+    values = {
         "SHANTY_RUN_DIR": node.run_dir,
         "SHANTY_RUN_ID": settings.run,
         "SHANTY_REPORTS": str(files.reports),
@@ -254,30 +292,30 @@ def _told(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         "SHANTY_PACKAGE": node.package,
         "SHANTY_JOB": job_key(job),
     }
-    told.update(_group(node, layout))
+    values.update(_group(node, layout))
     if job.cpus_per_rank:
-        told["SHANTY_THREADS"] = str(job.cpus_per_rank)
+        values["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:
-        told["TORCHELASTIC_MAX_RESTARTS"] = str(job.retries)
-        told["TORCHELASTIC_RESTART_COUNT"] = str(settings.number - 1)
+        values["TORCHELASTIC_MAX_RESTARTS"] = str(job.retries)
+        values["TORCHELASTIC_RESTART_COUNT"] = str(settings.number - 1)
     if settings.number > 1:
-        told["SHANTY_ATTEMPT_DIR"] = str(files.of_attempt)
+        values["SHANTY_ATTEMPT_DIR"] = str(files.of_attempt)
     if settings.scripted:
-        del told["SHANTY_WORLD"]  # the script is told it by each launcher
-        told["SHANTY_PYTHON"] = node.python
+        del values["SHANTY_WORLD"]  # the script gets it from each launcher
+        values["SHANTY_PYTHON"] = node.python
     if node.interfaces:
-        told["SHANTY_INTERFACE"], told["SHANTY_ADDRESS"] = node.interfaces[0]
+        values["SHANTY_INTERFACE"], values["SHANTY_ADDRESS"] = node.interfaces[0]
     if node.mpi4py:
-        told["SHANTY_MPI4PY"] = node.mpi4py
+        values["SHANTY_MPI4PY"] = node.mpi4py
     if job.tf1:
-        told[TENSORFLOW_1] = "1"
+        values[TENSORFLOW_1] = "1"
     if job.log_to:
-        told["SHANTY_LOG_TO"], told["SHANTY_LOG_NAME"] = ",".join(job.log_to), job.name or ""
+        values["SHANTY_LOG_TO"], values["SHANTY_LOG_NAME"] = ",".join(job.log_to), job.name or ""
     if job.profile:
-        told["SHANTY_PROFILE"] = node.name
+        values["SHANTY_PROFILE"] = node.name
     if job.debug_rank is not None:
-        told["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
-    return told
+        values["SHANTY_DEBUG_RANK"] = str(job.debug_rank)
+    return values
 
 
 def _group(node: Node, layout: Layout) -> Dict[str, str]:
@@ -341,6 +379,6 @@ def _bins(node: Node, *, scripted: bool) -> List[str]:
 
 
 def job_key(job: JobSpec) -> str:
-    """A hash of what a script's words do not tell: the run's name, and where its code is from."""
+    """A hash of the run's name and of the source of its code, which the command does not show."""
     said = f"{job.name or ''}\0{job.source or job.workdir}"
     return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:16]

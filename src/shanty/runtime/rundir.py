@@ -15,11 +15,11 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     left.json       what it wrote on a lead host elsewhere, from where it is not fetched
     asks/           requests and their answers    bin/             the launchers' shims
     key             of the run, to its workers    known_hosts      the keys of the workers
-    heard           its age: when a worker last heard its controller
+    heard           its age: when a worker last received a message from its controller
     stalls.jsonl    where all ranks stood when none of them made progress
     resources.jsonl how busy each host was
     reserve         room for the last status on a disk that has filled up
-    owner           who started it by the dashboard; without it, the account that it lies in
+    owner           the user of the dashboard who started it; else the account owns it
     attempts/N/     logs, stacks and claims of the attempts after the first
 """
 
@@ -29,15 +29,16 @@ import contextlib
 import errno
 import json
 import os
+import re
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
 
 from shanty.runtime.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
 FAILING = "SHANTY_FAILING"  # is set in a rank that ends by an error: it must not wait for others
-RESERVE = 64 << 10  # bytes; a status and the lines that tell of a failure fit many times
+RESERVE = 64 << 10  # bytes; a status and the lines about a failure fit many times
 _LETTERS = "23456789bcdfghjkmnpqrstvwxz"  # no two that look alike, no vowels; in their order
 
 
@@ -55,7 +56,7 @@ def home(environ: Mapping[str, str]) -> Path:
         return Path(pwd.getpwuid(os.getuid()).pw_dir, ".shanty")
     except KeyError:
         raise StorageError(
-            "there is no folder to keep runs in",
+            "no folder found to keep runs in",
             f"HOME is not set, and user {os.getuid()} has no entry in the password database",
             "set HOME, or SHANTY_HOME to a folder that can be written",
         ) from None
@@ -72,11 +73,7 @@ def new_id(now: float) -> str:
 
 def is_run_id(name: str) -> bool:
     """True when `name` has the form of a run's id."""
-    day, _, rest = name.partition("-")
-    clock, _, letters = rest.partition("-")
-    digits = day + clock
-    shape = (len(day), len(clock), len(letters)) == (8, 6, 4)
-    return shape and digits.isascii() and digits.isdigit() and letters.isalnum()
+    return re.fullmatch("[0-9]{8}-[0-9]{6}-[a-z0-9]{4}", name) is not None
 
 
 class RunDir:
@@ -117,7 +114,8 @@ class RunDir:
         self.left = path / "left.json"  # of a lead host elsewhere
         self.bin = path / "bin"
         self.reserve = path / "reserve"
-        self.heard = path / "heard"  # its age tells when a worker last heard its controller
+        # Its age says when a worker last received a message from its controller.
+        self.heard = path / "heard"
 
     def rank_log(self, rank: int) -> Path:
         """The log of rank `rank`."""
@@ -136,11 +134,11 @@ class RunDir:
         return self.stacks / f"rank-{rank}.signal"
 
     def rank_probe(self, rank: int) -> Path:
-        """Where a Python rank tells whether its main thread moves."""
+        """Where a Python rank shows whether its main thread moves."""
         return self.stacks / f"rank-{rank}.pulse"
 
     def rank_wait(self, rank: int) -> Path:
-        """Where a rank tells what an operation of Horovod's API has waited for, and since when."""
+        """Where a rank writes what an operation of Horovod's API waits for, and since when."""
         return self.stacks / f"rank-{rank}.wait"
 
     def rank_logs(self) -> Dict[int, Path]:
@@ -197,7 +195,7 @@ def make_removable(folder: Path) -> None:
 def storage_errors(
     path: Path, fix: str = "point SHANTY_HOME at a folder that can be written"
 ) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError that names `path` and the cure."""
+    """Turn an OSError of the block into a StorageError that names `path` and the fix."""
     try:
         yield
     except OSError as error:
@@ -209,42 +207,46 @@ def storage_errors(
 
 
 def not_allowed(path: str, error: OSError) -> StorageError:
-    """The error for a file that this user may not open: whose it is, and the cure."""
+    """The error for a file that this user may not open: its owner, and the fix."""
     import shlex
 
     there = path
     while not os.path.lexists(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
-    mine, fix = _user(os.geteuid()), "point SHANTY_HOME at a folder that can be written"
+    mine, fix = user_name(os.geteuid()), "point SHANTY_HOME at a folder that can be written"
     try:
-        owner = _user(os.stat(there).st_uid)
+        owner = user_name(os.stat(there).st_uid)
     except OSError:
         owner = ""
     why = error.strerror or str(error)
     if owner and owner != mine:
         why = f"{there} belongs to {owner}, and you are {mine}"
-        own = os.path.join(_home_of(os.geteuid()), ".shanty")
+        own = os.path.join(os.path.expanduser("~"), ".shanty")
         if owner == "root" and (there == own or there.startswith(own + os.sep)):
             fix = f"take it over: sudo chown -R {shlex.quote(mine)} {shlex.quote(own)}; or {fix}"
     return StorageError(f"{path} cannot be used", why, fix)
 
 
-def _home_of(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        return ""
-
-
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Returns the name of a user; the number where the system has no name for it."""
     import pwd
 
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def write_files(run: RunDir, files: Mapping[str, Sequence[Any]]) -> None:
+    """Write files into the run's folder; `files` has the text and the mode of each by its path.
+
+    A private file is never readable by others, not even while it is written.
+    """
+    for path, (text, mode) in files.items():
+        file = run.path / path
+        file.touch(mode=0o600)
+        file.write_text(text)
+        file.chmod(mode)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -280,11 +282,15 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_lines(path: Path) -> List[Dict[str, Any]]:
     """The objects in a file of JSON lines; damaged lines are passed over."""
-    values = []
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(line)
-                if isinstance(value, dict):
-                    values.append(value)
-    return values
+        return list(json_objects(file))
+    return []
+
+
+def json_objects(lines: Iterable[Union[str, bytes]]) -> Iterator[Dict[str, Any]]:
+    """The objects that lines of JSON are; damaged lines are passed over."""
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                yield value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from shanty.runtime import platform
+from shanty.runtime.old_jobs import options_of
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,8 @@ class JobSpec:
     their numbers; None: all. `registry_password` says where the password is, which is kept
     nowhere: a file, or env:VARIABLE. `mpi` may be "image" then.
 
-    On Kubernetes (`on` is k8s…) pods are `nodes`, and of a mount the source may be "pvc:CLAIM".
-    `node_selector` and `labels` are KEY=VALUE each, `tolerations` taints as kubectl writes them,
-    `pull_secrets` names of Secrets; `k8s_patch` is a patch of the Job, as JSON; `queue` is one
-    of Kueue's, `operator` the kind of Kubeflow's objects that are made instead of a Job.
-    `schedule_timeout` is the seconds in which all pods have to run; `keep` leaves them there after
-    the end.
+    `options` are those that the target of the job declares, by their names; only what was asked
+    for is in them. Targets that give hosts to a run give it `nodes` of them.
 
     `inputs` is a folder whose files each rank finds in $SHANTY_INPUTS: a copy, made when the run
     is written down.
@@ -111,15 +108,8 @@ class JobSpec:
     retries: int = 0
     tf1: bool = False
     alone: Optional[str] = None
-    partition: Optional[str] = None
-    account: Optional[str] = None
-    qos: Optional[str] = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     nodes: Optional[int] = None
-    constraint: Optional[str] = None
-    reservation: Optional[str] = None
-    exclusive: bool = False
-    requeue: bool = False
-    slurm: Optional[str] = None
     image: Optional[str] = None
     master_image: Optional[str] = None
     runtime: Optional[str] = None
@@ -127,18 +117,6 @@ class JobSpec:
     gpus: Optional[str] = None
     registry_user: Optional[str] = None
     registry_password: Optional[str] = None
-    uid: Optional[int] = None
-    node_selector: Tuple[str, ...] = ()
-    tolerations: Tuple[str, ...] = ()
-    service_account: Optional[str] = None
-    priority_class: Optional[str] = None
-    pull_secrets: Tuple[str, ...] = ()
-    labels: Tuple[str, ...] = ()
-    queue: Optional[str] = None
-    k8s_patch: Optional[str] = None
-    operator: Optional[str] = None
-    schedule_timeout: float = 300.0
-    keep: bool = False
     machines: Tuple[Tuple[str, int], ...] = ()
     priority: int = 0
     share: bool = False
@@ -162,18 +140,36 @@ class JobSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> JobSpec:
         """The job that `to_json` wrote; ValueError, KeyError or TypeError when it is damaged."""
-        known = _known(cls, values)
-        command = dict(values["command"])
-        kind = _KINDS[command.pop("kind")]
-        for key in ("args", "argv"):
-            if key in command:
-                command[key] = tuple(command[key])
-        known["command"] = kind(**command)
-        for key in ("tags", "node_selector", "tolerations", "pull_secrets", "labels", "log_to"):
-            known[key] = tuple(known.get(key, ()))
-        known["mounts"] = tuple(tuple(mount) for mount in known.get("mounts", ()))
-        known["machines"] = tuple((name, count) for name, count in known.get("machines", ()))
+        known = {name: _tuples(value) for name, value in _known(cls, values).items()}
+        command = {name: _tuples(value) for name, value in dict(values["command"]).items()}
+        known["command"] = _KINDS[command.pop("kind")](**command)
+        known["options"] = options_of(values)
         return cls(**known)
+
+    def given(self) -> Dict[str, Any]:
+        """What was asked for beside the command: fields that differ from their defaults.
+
+        The options of its target are among them, by their names.
+        """
+        plain = JobSpec(self.command)
+        found: Dict[str, Any] = {}
+        for name in self.__dataclass_fields__:
+            if name == "options":
+                found.update(self.options)
+            elif getattr(self, name) != getattr(plain, name):
+                found[name] = getattr(self, name)
+        return found
+
+    def with_values(self, values: Mapping[str, Any]) -> JobSpec:
+        """The job with other values, by the names that `given` has."""
+        own = {name: each for name, each in values.items() if name in self.__dataclass_fields__}
+        options = {name: each for name, each in values.items() if name not in own}
+        return replace(self, **own, options={**self.options, **options})
+
+    def defaulting(self, values: Mapping[str, Any]) -> JobSpec:
+        """The job with these values where it asks for nothing."""
+        given = self.given()
+        return self.with_values({name: each for name, each in values.items() if name not in given})
 
     def words(self) -> Tuple[str, ...]:
         """The command as one would type it."""
@@ -201,8 +197,8 @@ class State(str, Enum):
         return self in (State.SUCCEEDED, State.FAILED, State.STOPPED, State.LOST)
 
 
-# Causes of a failure that are not in the script: out of memory; the hosts were given to somebody
-# else; a host, or what runs on it, is gone.
+# Causes of a failure that are not in the script: out of memory; the hosts were given to another
+# user; a host, or what runs on it, is gone.
 MEMORY, PREEMPTED, HOST = "memory", "preempted", "host"
 
 
@@ -232,16 +228,16 @@ class Status:
 
     `up` ranks have started, `joined` of them were seen by MPI itself in one world of `ranks`
     (which is None until the launcher's world is known). Times are seconds since 1970; `stalled`
-    is since when no rank has made progress, None while they do; `activity` is what the ranks do
-    while none of them says anything, as far as it shows from outside; `alone` tells that ranks each
-    train by themselves; `not_finite`, which numbers that the script logs have become NaN or
-    infinite, and on which rank first. `attempt` counts from 1; `reason` is why there is another
-    one, or why the run has no hosts yet. `trouble` is what is wrong with the way to a run that goes
-    on.
+    is the time since which no rank has made progress, None while they do; `activity` is what the
+    ranks do while they report nothing, as far as it can be seen from outside. `alone` is set where
+    ranks each train by themselves. `not_finite` names the numbers logged by the script that have
+    become NaN or infinite, and the first rank. `attempt` counts from 1; `reason` is why there is
+    another one, or why the run has no hosts yet. `trouble` is a problem with the connection to a
+    run that goes on.
 
-    Clocks that tell the date may jump, so what takes time is measured by those that never do:
-    `born` is the one of the machine that submitted the run, since it was `boot`ed, at `created`;
-    `began` that of the lead host at `started`; `lasted` is the seconds from there to the end.
+    A clock with the date may jump, so durations are measured by clocks that never do: `born` is
+    the time since the submitting machine was `boot`ed, at `created`; `began` is that of the lead
+    host at `started`; `lasted` is the number of seconds from there to the end.
     """
 
     state: State = State.PENDING
@@ -304,6 +300,11 @@ class Status:
                 failure = _known(Failure, known[key])
                 known[key] = Failure(**{**failure, "lines": tuple(failure.get("lines", ()))})
         return cls(**known)
+
+
+def _tuples(value: Any) -> Any:
+    """A value of JSON with tuples in the place of lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _known(cls: Any, values: Mapping[str, Any]) -> Dict[str, Any]:

@@ -1,7 +1,7 @@
 """A tree of the store: notes what it is made of, finds damage to it later, and takes it away.
 
 The note is a file in the tree itself: of each other file its size and its SHA-256, of a link those
-of its target. What Python compiles is left out: it is made anew by itself.
+of its target. What Python compiles is left out: Python makes it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _SHOWN = 3
 
 def note(folder: str) -> None:
     """Note all files of a folder."""
-    found = {path: [_size(folder, path), _digest(folder, path)] for path in _files(folder)}
+    found = {
+        path: [_size(folder, path), digest_of(os.path.join(folder, path))]
+        for path in _files(folder)
+    }
     with open(os.path.join(folder, NAME), "w", encoding="utf-8") as file:
         json.dump(found, file)
 
@@ -29,9 +32,9 @@ def note(folder: str) -> None:
 def damage(folder: str, *, content: bool = False, until: float = float("inf")) -> List[str]:
     """Return the files of a tree that are gone or have another size; with `content`, all changed.
 
-    They are looked at until time.monotonic() is `until`. What cannot be read just now (no
-    descriptors, a network file system that is away) is not damage. [] for a folder without a note,
-    and for one that is not there.
+    They are checked until time.monotonic() is `until`. A file that cannot be read just now (no
+    descriptors, a network file system that is away) is not damaged. [] for a folder that has no
+    note or does not exist.
     """
     try:
         with open(os.path.join(folder, NAME), encoding="utf-8") as file:
@@ -53,26 +56,26 @@ def damage(folder: str, *, content: bool = False, until: float = float("inf")) -
     if content and not bad:
         for path, _, digest in entries:
             with contextlib.suppress(OSError):
-                if _digest(folder, path, until) not in (digest, ""):
+                if digest_of(os.path.join(folder, path), until) not in (digest, ""):
                     bad.append(path)
     return bad
 
 
 def condemn(folder: str, files: Sequence[str]) -> None:
-    """Have a tree count as damaged from now on, for the next run to make it anew."""
+    """Have a tree count as damaged from now on, so that the next run makes it again."""
     with contextlib.suppress(OSError), open(os.path.join(folder, NAME), "w") as file:
         json.dump(list(files), file)
 
 
 def is_condemned(folder: str) -> bool:
-    """Return True where `condemn` has been called; it costs less than a look at all files."""
+    """Return True where `condemn` has been called; this is faster than to check all files."""
     with contextlib.suppress(OSError), open(os.path.join(folder, NAME), encoding="utf-8") as file:
         return file.read(1) == "["
     return False
 
 
 def remove(path: str) -> bool:
-    """Take an item away in one step, so that nobody finds half of it."""
+    """Remove an item in one step, so that no reader finds half of it."""
     if os.path.isfile(path) and not os.path.islink(path):
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -123,14 +126,13 @@ def _size(folder: str, path: str) -> int:
         return -1
 
 
-def _digest(folder: str, path: str, until: float = float("inf")) -> str:
-    """The SHA-256 of a file, of a link that of its target; "" where there was no time for it."""
-    place = os.path.join(folder, path)
+def digest_of(path: str, until: float = float("inf")) -> str:
+    """The SHA-256 of a file, or of a link's target; "" if time ran out."""
     digest = hashlib.sha256()
-    if os.path.islink(place):
-        digest.update(os.fsencode(os.readlink(place)))
+    if os.path.islink(path):
+        digest.update(os.fsencode(os.readlink(path)))
         return digest.hexdigest()
-    with open(place, "rb") as file:
+    with open(path, "rb") as file:
         for block in iter(lambda: file.read(_BLOCK), b""):
             if time.monotonic() > until:
                 return ""

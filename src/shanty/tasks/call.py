@@ -1,4 +1,4 @@
-"""A call on its way to the ranks: a folder that each of them finds as $SHANTY_INPUTS.
+"""A call as it is sent to the ranks: a folder that each of them finds as $SHANTY_INPUTS.
 
 call.json      what a rank must know before it can read the call
 call.pickle    the function and its arguments
@@ -45,9 +45,9 @@ def write(
     """Write a call into a folder.
 
     workspace: the folder of the code that goes to the hosts. each: all ranks' values are wanted.
-    elsewhere: the ranks do not see this machine's files, so what is imported from outside of the
-    workspace goes along. modules: names of those that go along in any case, so that ranks do not
-    import them. Raises NotPicklableError, which names what cannot be sent.
+    elsewhere: the ranks do not see this machine's files, so modules outside the workspace are sent
+    with the call. modules: names of modules that are always sent, so that ranks do not import them.
+    Raises NotPicklableError, which names what cannot be sent.
     """
     along = by_value(workspace if elsewhere else None, modules)
     with data.packed(folder / "data"), along, (folder / "call.pickle").open("wb") as file:
@@ -104,7 +104,7 @@ def _installations() -> tuple[str, ...]:
 
 @contextmanager
 def by_value(workspace: Path | None, more: Sequence[str] = ()) -> Iterator[None]:
-    """Have the user's modules outside of the workspace pickled by value: hosts lack them."""
+    """Pickle user modules outside the workspace by value in this block: hosts lack them."""
     with _registry:
         own = cloudpickle.list_registry_pickle_by_value()
         names = {name for name in more if name in sys.modules and name != "__main__"} - own

@@ -1,8 +1,8 @@
-"""What goes between a notebook and its ranks: orders there, outcomes back.
+"""The messages between a notebook and its ranks: orders to the ranks, outcomes back.
 
 An order is a line of JSON and the bytes that it announces, on rank 0's standard input. An outcome
-is a line on both streams of a rank, so that all that the rank wrote before it is known to have
-come. What a cell returns or raises is a file:
+is a line on both streams of a rank; once it is read, all earlier output of the rank has been read.
+What a cell returns or raises is a file:
 
 results/1/cell-N-value-K.pickle    the value of cell N in rank K
 results/1/cell-N-error-K.pickle    what it raised there, as `outcome` has it
@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from shanty.runtime.rundir import RunDir
 
-MARK = b"\x1e"  # ASCII's record separator: with it a rank's word on a cell begins
+MARK = b"\x1e"  # ASCII's record separator, which begins a rank's outcome of a cell
 RUN, PUSH, PULL = "run", "push", "pull"
 
 
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 class Shown:
-    """Stands for a value that was not sent: it looks the same."""
+    """Stands for a value that was not sent: it has the same repr."""
 
     def __init__(self, text: str) -> None:
         self._text = text

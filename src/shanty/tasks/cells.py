@@ -1,8 +1,8 @@
 """Runs the cells of a notebook in a rank: `python -m shanty.tasks.cells`.
 
-Orders come to rank 0 by its standard input, and from there to the others by MPI. Whoever waits
-takes next to no CPU: rank 0 waits for its input, the others nap and ask MPI in between. The ranks
-end when the input does, so they never outlive their notebook.
+Rank 0 reads orders from its standard input and sends them to the others over MPI. A rank that waits
+takes almost no CPU: rank 0 waits for its input, the others sleep and poll MPI. The ranks end when
+the input ends, so they never outlive their notebook.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
 
 _QUICK, _SLOW = 0.001, 0.01  # seconds of the shortest nap, and of the longest
-_SHARE = 0.001  # of the time waited so far: how long the next nap is
+_SHARE = 0.001  # length of the next nap, as a share of the time waited so far
 _LARGEST = 64 << 20  # bytes of a value that is sent without being asked for
 _LAST = 5.0  # seconds that a cell may go on without its notebook
-_LONGEST = 10_000  # letters of what stands for a value that is not sent
+_LONGEST = 10_000  # characters shown in place of a value that is not sent
 
 
 class _TooLargeError(OSError):
@@ -71,7 +71,7 @@ def _not_now(_number: int, _frame: FrameType | None) -> None:
 
 
 def _end_child() -> NoReturn:
-    """End a child that a cell has forked, where the cell ends in it: it is no rank."""
+    """End a child process that a cell has forked when the cell ends in it: it is not a rank."""
     error = sys.exc_info()[1]
     if error is not None and not isinstance(error, SystemExit):
         from shanty.tasks.outcome import own_frames_off
@@ -104,7 +104,7 @@ class _Server:
         signal.signal(signal.SIGINT, _not_now)
 
     def serve(self) -> None:
-        """Take orders until there are no more."""
+        """Take orders until the input ends."""
         while (order := self._next()) is not None:
             self._tell(self._obey(order))
         all_leave = self._comm.Ibarrier()
@@ -190,7 +190,7 @@ class _Server:
         return eval(expression, names)  # noqa: S307
 
     def _keep_value(self, order: Order, value: Any) -> int:
-        """Keep a value, or what stands for it; how many bytes that is."""
+        """Keep a value, or a text in its place; return its size in bytes."""
         from shanty.tasks import pickling
         from shanty.tasks.cell_channel import value_file
         from shanty.tasks.errors import NotPicklableError
@@ -228,7 +228,7 @@ def main() -> None:
     from shanty import _script
     from shanty.tasks.rank import enter
 
-    enter("shanty.tasks.cells is what `%%ranks` starts; by itself it has no notebook")
+    enter("shanty.tasks.cells is started by `%%ranks`; by itself it has no notebook")
     _Server(_script.place(_script.RANK, "RANK", 0)).serve()
 
 

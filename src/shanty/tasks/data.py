@@ -1,7 +1,7 @@
-"""Folders and files among arguments and results: their content travels, not their path.
+"""Folders and files among arguments and results: their content is sent, not their path.
 
 While a call or a result is pickled, each `Folder` puts its content beside the pickle, under the
-hash of it; where that is read, it is a `Folder` again, with a path there.
+hash of the content. Reading the pickle gives a `Folder` again, with its path on that machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Folder(os.PathLike[str]):
 
     path: on this machine; or a URL as fsspec reads it (`s3://…`, `https://…`), which each rank
     fetches. In the ranks, and of a result, `path` is where the content is. Raises FileNotFoundError
-    where there is no such path. What is fetched of a URL goes with this object; what a task has
-    returned goes with its run: copy what is to stay.
+    for a path that does not exist. What is fetched from a URL is removed with this object, what a
+    task has returned is removed with its run: copy what should stay.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -43,7 +43,7 @@ class Folder(os.PathLike[str]):
             if self._path.name == "..":  # it goes by its name
                 self._path = self._path.resolve()
             if not self._path.exists():
-                raise FileNotFoundError(f"there is no folder {self._path}")
+                raise FileNotFoundError(f"no such file or folder: {self._path}")
 
     @property
     def path(self) -> Path:
@@ -73,9 +73,9 @@ class Folder(os.PathLike[str]):
 
 
 def _put(path: Path, place: Path) -> str:
-    """Copy a file or folder to where its hash says, which is that of the copy; return the hash.
+    """Copy a file or folder to a place named by the hash of the copy; return the hash.
 
-    Somebody may be writing into it still, and other ranks may put the same there.
+    Another process may still be writing into it, and other ranks may copy the same.
     """
     import tempfile
 
@@ -88,7 +88,7 @@ def _put(path: Path, place: Path) -> str:
                 make_removable(copy)
             else:
                 shutil.copy2(path, copy)
-        except shutil.Error as error:  # one for each file, and all of these in its words
+        except shutil.Error as error:  # its message has the errors of all files
             raise OSError(f"{path} cannot be sent: {error.args[0][0][2]}") from None
         digest = content_hash(copy)
         goal = place / digest / path.name
@@ -104,7 +104,7 @@ def _put(path: Path, place: Path) -> str:
 def _found(name: str) -> Folder:
     place = _place.get()
     if place is None:
-        raise ValueError("this folder travels with a call or a result, and was read without it")
+        raise ValueError("this folder belongs to a call or a result, and was read without it")
     if name.partition("/")[0] == _EMPTY:  # hosts are sent files only
         (place / name).mkdir(parents=True, exist_ok=True)
     return Folder(place / name)
@@ -112,7 +112,7 @@ def _found(name: str) -> Folder:
 
 @contextmanager
 def packed(place: Path) -> Iterator[None]:
-    """Have the content of folders put into `place` while they are pickled, and found there."""
+    """Keep the content of folders that are pickled, or read, in this block in `place`."""
     token = _place.set(place)
     try:
         yield

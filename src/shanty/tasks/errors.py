@@ -1,4 +1,4 @@
-"""Defines what a task raises besides what its function does."""
+"""The errors that a task raises, apart from those of its function."""
 
 from __future__ import annotations
 
@@ -7,25 +7,43 @@ from typing import TYPE_CHECKING, Any
 from shanty.runtime.errors import ShantyError
 
 if TYPE_CHECKING:
+    from shanty.client.runs import Run
     from shanty.runtime.spec import Failure
-    from shanty.sdk.run import Run
 
 
 class IgnoreOutputs(Exception):  # noqa: N818  the name that Flyte's users know
-    """Raised in a rank: its value is not wanted, and that is no failure."""
+    """Raised in a rank to drop its value; that is not a failure."""
 
 
-class RunError(Exception):
+class RunError(ShantyError):
     """A run did not succeed, and no exception of its function says why.
 
     `run` is the run, `failure` what is known of the cause: rank, host, signal, last lines; None
-    for a run that was stopped. `cause` is "memory", "preempted", "host" or "".
+    for a run that was stopped. `cause` is "memory", "preempted", "host" or "". `exit_code` is that
+    of the run, where it has one.
     """
 
-    def __init__(self, what: str, run: Run | None = None, failure: Failure | None = None) -> None:
-        super().__init__(what)
+    def __init__(
+        self,
+        what: str,
+        run: Run | None = None,
+        failure: Failure | None = None,
+        *,
+        why: str = "",
+        fix: str = "",
+        log: str = "",
+    ) -> None:
+        super().__init__(what, why, fix)
         self.run = run
         self.failure = failure
+        self.log = log
+
+    def __str__(self) -> str:
+        lines = [super().__str__()]
+        if self.log:
+            lines.append("  log: " + self.log)
+        lines += [f"  | {line}" for line in (self.failure.lines if self.failure else ())[-20:]]
+        return "\n".join(lines)
 
     @property
     def cause(self) -> str:
@@ -54,11 +72,11 @@ def of_a_rank(error: BaseException) -> bool:
 
 
 def without_our_frames(error: BaseException) -> BaseException:
-    """Return an error of a rank or of a run without the frames of whoever waited for it.
+    """Return an error of a rank or of a run without the frames of the code that waited for it.
 
-    Others, which may be faults of shanty's own, keep theirs.
+    Other errors, which may be bugs of shanty, keep their frames.
     """
-    if isinstance(error, (RunError, ShantyError)) or of_a_rank(error):
+    if isinstance(error, ShantyError) or of_a_rank(error):
         return error.with_traceback(None)
     return error
 

@@ -1,10 +1,10 @@
-"""A task of Flyte's in a rank: it is loaded as on a cluster, by its module and name, and called.
+"""A Flyte task in a rank: loaded by its module and name, as on a cluster, and called.
 
-`FlyteFile` and `FlyteDirectory` travel to ranks and back by their content, wherever they are in a
-value; what is remote (s3://…) travels as its address. flytekit is imported when a call is made.
+The content of a `FlyteFile` or `FlyteDirectory` is sent to the ranks and back, wherever it occurs
+in a value; of remote files (s3://…) the address is sent. flytekit is imported when a call is made.
 
-`python -m shanty.tasks.flyte --inputs BASE64 RESOLVER ARGS…` is a rank by itself: the line of an
-MPIJob that `shanty flyte run --dry-run -o yaml` prints.
+`python -m shanty.tasks.flyte --inputs BASE64 RESOLVER ARGS…` is a rank without a caller: the
+command of an MPIJob that `shanty flyte run --dry-run -o yaml` prints.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _reduce(file: Any, protocol: int) -> Any:
     from flytekit.types.directory import FlyteDirectory
 
     way = _way.get()
-    if not way:  # somebody copies it
+    if not way:  # it is being copied
         return object.__reduce_ex__(file, protocol)
     is_folder = isinstance(file, FlyteDirectory)
     access = FlyteContextManager.current_context().file_access

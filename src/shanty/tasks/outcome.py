@@ -56,7 +56,7 @@ def read_value(run: RunDir, rank: int) -> Any:
 
 
 def write_error(run: RunDir, rank: int, error: BaseException) -> None:
-    """Keep what a rank raised, as far as it can be kept."""
+    """Keep what a rank raised, as far as possible."""
     with contextlib.suppress(OSError):
         run.results.mkdir(parents=True, exist_ok=True)
         (run.results / f"error-{rank}.pickle").write_bytes(pack_error(error))
@@ -66,24 +66,24 @@ def pack_error(error: BaseException) -> bytes:
     """Return an exception with its traceback, pickled, as far as that can be."""
     import io
 
-    # It has a text also where the exception's own __str__ fails.
-    told = traceback.TracebackException(type(error), error, own_frames_off(error))
-    text = "".join(told.format()).rstrip()
+    # This has a text even if the exception's own __str__ fails.
+    described = traceback.TracebackException(type(error), error, own_frames_off(error))
+    text = "".join(described.format()).rstrip()
     pickled = None
-    # As itself, else what it consists of: many have an __init__ that takes other arguments.
+    # The exception itself, or else its parts: many have an __init__ that takes other arguments.
     for each in (error, _Parts(type(error), error.args, _state(error))):
         with contextlib.suppress(Exception):  # an exception with a lock in it, and the like
             file = io.BytesIO()
             pickling.dump(each, file, "the exception")
-            _exception(file.getvalue())  # some can be written only
+            _exception(file.getvalue())  # some can be written but not read
             pickled = file.getvalue()
             break
-    kind = f"{type(error).__qualname__}: {told}"
+    kind = f"{type(error).__qualname__}: {described}"
     return pickle.dumps(tuple(Raised(pickled, kind, text)))
 
 
 class _Parts(NamedTuple):
-    """An exception that does not say how it is made."""
+    """The parts of an exception whose constructor is not known."""
 
     kind: type[BaseException]
     args: tuple[Any, ...]
@@ -104,7 +104,7 @@ def _exception(pickled: bytes) -> BaseException:
         vars(error).update(found.state)
         return error
     if not isinstance(found, BaseException):
-        raise TypeError(f"{type(found).__name__} is no exception")
+        raise TypeError(f"{type(found).__name__} is not an exception")
     return found
 
 
@@ -119,7 +119,7 @@ def own_frames_off(error: BaseException) -> Any:
 def read_error(run: RunDir, rank: int, place: str) -> BaseException | None:
     """Return the exception of a rank with its traceback as its cause; None where it left none.
 
-    `place` is the rank for people: "rank 1 on b".
+    `place` describes the rank: "rank 1 on b".
     """
     try:
         return unpack_error((run.results / f"error-{rank}.pickle").read_bytes(), place)

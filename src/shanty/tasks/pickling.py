@@ -64,7 +64,7 @@ def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
 
 
 class _Nowhere(io.RawIOBase):
-    """Takes what is written to try it only, which may be gigabytes."""
+    """Discards what is written, which may be gigabytes: for trying whether it can be written."""
 
     def write(self, data: Any, /) -> int:
         """Forget it."""
@@ -78,7 +78,7 @@ def _write(value: Any, file: Any) -> None:
 def dump(value: Any, file: IO[bytes] | io.RawIOBase, what: str) -> None:
     """Write `value`, pickled; NotPicklableError, which names its part, where that cannot be.
 
-    `what` is the value for people: "the value of train()".
+    `what` describes the value: "the value of train()".
     """
     try:
         _write(value, file)
@@ -96,7 +96,7 @@ def dump(value: Any, file: IO[bytes] | io.RawIOBase, what: str) -> None:
 
 
 def _culprit(value: Any, place: str, depth: int, seen: set[int]) -> tuple[str, Any]:
-    """Return the smallest part of `value` that cannot be pickled, and where it is in words."""
+    """Return the smallest part of `value` that cannot be pickled, after a text for its place."""
     seen.add(id(value))
     for name, part in _parts(value, place) if depth else ():
         if id(part) not in seen and not can_be_pickled(part):

@@ -10,10 +10,10 @@ from typing import Any
 
 
 def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
-    """Import from where the caller does, and cloudpickle from the call where there is none.
+    """Import from the caller's folders, and cloudpickle from the call if it is not installed.
 
-    Returns the call's folder, and what is to be known before it is read. Ends the rank with the
-    `refusal` where there is no call, and with the cause where its Python is another one.
+    Returns the call's folder, and what must be known before the call is read. Without a call, the
+    rank ends with the `refusal`; with another Python than the caller's, it ends with that cause.
     """
     folder = Path(os.environ.get("SHANTY_INPUTS", ""))
     if not (folder / "call.json").is_file():
@@ -23,8 +23,8 @@ def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
         there, here = ".".join(map(str, about["python"])), ".".join(map(str, sys.version_info[:2]))
         sys.exit(
             f"the call comes from Python {there}, and this rank's Python is {here}: they cannot "
-            "read each other's functions. Call from Python "
-            f"{here}, or give the ranks yours (python=…, environment='sync')"
+            f"read each other's functions. Call from Python {here}, or give the ranks your Python "
+            "(python=…, environment='sync')"
         )
     first, others = map(os.path.abspath, about["first"]), map(os.path.abspath, about["paths"])
     sys.path[:0] = [path for path in first if path not in sys.path]
@@ -34,9 +34,9 @@ def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
 
 
 def main() -> None:
-    """Read the call, make it, and keep what comes of it."""
+    """Read the call, make it, and keep its outcome."""
     folder, about = enter(
-        "shanty.tasks.rank is what `shanty.task` starts; by itself it has no call to make"
+        "shanty.tasks.rank is started by `shanty.task`; by itself it has no call to make"
     )
     from shanty import _script
     from shanty.runtime.rundir import RunDir
@@ -56,7 +56,7 @@ def main() -> None:
     try:
         func, args, kwargs = call.read(folder)
         value = func(*args, **kwargs)
-        if os.getpid() != own:  # a child that the function has forked: its end says nothing
+        if os.getpid() != own:  # a child that the function has forked: its end does not count
             return
         keep(value)
         if "shanty.collectives.world" in sys.modules:  # while all are here
@@ -69,7 +69,7 @@ def main() -> None:
             return
         if not isinstance(error, SystemExit):
             outcome.write_error(run, rank, error)
-        elif not error.code:  # sys.exit() is an end in good order
+        elif not error.code:  # sys.exit() is a normal end
             keep(None)
         error.__traceback__ = outcome.own_frames_off(error)
         raise

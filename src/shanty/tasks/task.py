@@ -1,4 +1,4 @@
-"""The task: a function, and where its ranks are to be. In a rank it is that function."""
+"""The task: a function, and where its ranks run. In a rank it is that function."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from shanty import _starter
 from shanty.runtime.errors import UsageError
 from shanty.runtime.rundir import RUN_DIR
 
 if TYPE_CHECKING:
-    from shanty.sdk.future import Future
+    from shanty.client.future import Future
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,14 +40,14 @@ class Task(Generic[P, R]):
         """Run it, show its output, and return what rank 0 returns; raise what a rank raises."""
         if in_rank():
             return self.function(*args, **kwargs)
-        calls = _calls()
-        future: Future[R] = calls.submit(self, args, kwargs, show=calls.printed)
+        starter = _starter.load()
+        future: Future[R] = starter.submit(self, args, kwargs, show=starter.printed)
         return future.result()
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Start a run and come back at once; `.result()` waits for the value, so does `await`."""
         _refuse_in_rank(self)
-        found: Future[R] = _calls().submit(self, args, kwargs)
+        found: Future[R] = _starter.load().submit(self, args, kwargs)
         return found
 
     def map(
@@ -61,7 +61,7 @@ class Task(Generic[P, R]):
         """
         _refuse_in_rank(self)
         calls = zip(values, *more, strict=True)
-        found: list[R] = import_module("shanty.sdk.mapping").map_calls(self, calls, at_once)
+        found: list[R] = _starter.load().map_calls(self, calls, at_once)
         return found
 
     def with_options(self, **changes: Any) -> Task[P, R]:
@@ -93,18 +93,18 @@ class Each(Generic[P, R]):
         """Run it, show its output, and return what the ranks return."""
         if in_rank():
             raise RuntimeError(
-                "the values of all ranks are for whoever starts them, not for a rank"
+                "the values of all ranks go to the caller that starts the ranks, not to a rank"
             )
-        calls = _calls()
-        future: Future[list[R]] = calls.submit(
-            self._task, args, kwargs, show=calls.printed, each=True
+        starter = _starter.load()
+        future: Future[list[R]] = starter.submit(
+            self._task, args, kwargs, show=starter.printed, each=True
         )
         return future.result()
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
         """Start a run and come back at once."""
         _refuse_in_rank(self._task)
-        found: Future[list[R]] = _calls().submit(self._task, args, kwargs, each=True)
+        found: Future[list[R]] = _starter.load().submit(self._task, args, kwargs, each=True)
         return found
 
 
@@ -123,7 +123,7 @@ def task(
 
 
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function one that is called on ranks.
+    """Make a function a task, which is called on ranks.
 
     `ranks`: how many; None: one for each slot. `on`: where, as for `shanty run --on`; None: this
     machine. `retries`: further attempts where a host was lost or taken away, or (with `memory`)
@@ -131,8 +131,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     memory_per_rank. `cache`: a version; the value for the same arguments, code and version is
     kept. All other options are those of `shanty run`, by their names in shanty.toml.
 
-    Raises UsageError for an option that there is not, TypeError for a function that is async or
-    yields.
+    Raises UsageError for an unknown option, TypeError for a function that is async or yields.
     """
     if function is not None and not callable(function):
         raise TypeError(f"options have names: @shanty.task(ranks={function!r})")
@@ -145,33 +144,13 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return make if function is None else make(function)
 
 
-_NOT_HERE = ("command", "debug_rank", "source")  # fields of a job that are no options here
-
-
 def _refuse_options(names: Collection[str]) -> None:
     if "inputs" in names:
         raise UsageError(
-            "a task has no option 'inputs'", "they are its call", "give it a shanty.Folder"
+            "a task has no option 'inputs'", "its inputs are its call", "pass a shanty.Folder to it"
         )
-    refuse_unknown(names, ("cache", "memory"))
-
-
-def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Raise UsageError for a name that no option of Python's has; `more` are known as well."""
-    if in_rank():  # whoever has started it has looked
-        return
-    from dataclasses import fields
-
-    from shanty.runtime.spec import JobSpec
-
-    known = {*(each.name for each in fields(JobSpec)), *more} - {*_NOT_HERE}
-    for name in names:
-        if name not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, sorted(known), 1)
-            fix = f"did you mean {near[0]}?" if near else "docs/sdk.md has all, under Options"
-            raise UsageError(f"there is no option {name!r}", fix=fix)
+    if not in_rank():  # in a rank the caller has already checked them
+        _starter.load().refuse_unknown(names, ("cache", "memory"))
 
 
 def _refuse_unfit(function: Any) -> None:
@@ -182,7 +161,9 @@ def _refuse_unfit(function: Any) -> None:
             f"{name} is async, and nothing awaits it in a rank: call asyncio.run in a function"
         )
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise TypeError(f"{name} yields, and no generator travels between processes: return a list")
+        raise TypeError(
+            f"{name} yields, and generators cannot be sent to other processes: return a list"
+        )
 
 
 def each(function: Task[P, R]) -> Each[P, R]:
@@ -190,10 +171,6 @@ def each(function: Task[P, R]) -> Each[P, R]:
     if not isinstance(function, Task):
         raise TypeError("shanty.each takes a task, before it is called: shanty.each(train)(0.1)")
     return Each(function)
-
-
-def _calls() -> Any:
-    return import_module("shanty.sdk.calls")  # which stays on the machine that starts runs
 
 
 def _refuse_in_rank(found: Task[..., Any]) -> None:

@@ -1,33 +1,38 @@
 """Horovod's API on TensorFlow: `import shanty.tensorflow as hvd`; `keras` has that for tf.keras.
 
-`mpi_ops` are the operations, `steps` puts them into graphs, `gradients` reduces those of a tape or
-an optimizer. MPI starts with `init`, not with the import. The engine is `shanty.collectives`.
+`tape` and `optimizer` reduce the gradients of a step; the operations are in
+`shanty.tensorflow_ops`. MPI starts with `init`, not with the import. The engine is
+`shanty.collectives`.
 """
 
 # ruff: noqa: F403
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from shanty.collectives import call_sites
-from shanty.tensorflow import api, installed
+from shanty.tensorflow import api
 from shanty.tensorflow.api import *
 
-# What loads Keras, or is seldom needed, is loaded when it is used.
-_LATER = {
-    "SyncBatchNormalization": "sync_batch_norm",
-    "elastic": "elastic",
-    "keras": "keras",
-}
+_LATER = ("SyncBatchNormalization", "elastic", "keras")
 __all__ = [*api.__all__, *_LATER]
 
-call_sites.hide(installed.tensorflow.__file__, __file__)
+call_sites.hide(__file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_LATER[name]}")
-    return module if name == _LATER[name] else getattr(module, name)
+    """Load what loads Keras, or is seldom needed, when it is used."""
+    if name == "SyncBatchNormalization":
+        from shanty.tensorflow.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    if name == "elastic":
+        import shanty.tensorflow.elastic  # where `from` would ask this function again
+
+        return shanty.tensorflow.elastic
+    if name == "keras":
+        import shanty.tensorflow.keras
+
+        return shanty.tensorflow.keras
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

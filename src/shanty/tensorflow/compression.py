@@ -6,7 +6,7 @@ from typing import Any
 
 from shanty.collectives.compression import Compressor as Compressor
 from shanty.collectives.compression import NoneCompressor as NoneCompressor
-from shanty.tensorflow.installed import tf
+from shanty.tensorflow_ops.installed import tf
 
 
 class FP16Compressor(Compressor):

@@ -14,7 +14,7 @@ from shanty.collectives.elastic import HostsUpdatedInterrupt, ObjectState, State
 from shanty.collectives.errors import HorovodInternalError
 from shanty.keras.elastic_state import KerasState, VariablesState, run
 from shanty.tensorflow import functions
-from shanty.tensorflow.installed import tf, v1
+from shanty.tensorflow_ops.installed import tf, v1
 
 __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State"]
 __all__ += ["TensorFlowKerasState", "TensorFlowState", "run"]

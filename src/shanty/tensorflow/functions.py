@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from shanty.collectives import objects
 from shanty.collectives.process_sets import ProcessSet, global_process_set
-from shanty.tensorflow import ops
-from shanty.tensorflow.installed import tf, v1
+from shanty.tensorflow_ops import ops
+from shanty.tensorflow_ops.installed import v1
+from shanty.tensorflow_ops.ops import broadcast_global_variables, broadcast_variables
 
 __all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "broadcast_variables"]
 __all__ += ["allgather_object", "broadcast_object", "broadcast_object_fn"]
 
 
-def broadcast_variables(
-    variables: Iterable[Any],
-    root_rank: int,
-    process_set: ProcessSet = global_process_set,
-    inplace: bool = False,
-) -> Any:
-    """Give all ranks the values that the variables of the rank `root_rank` have.
-
-    variables: TensorFlow's or Keras's, in the same order and of the same shapes on all ranks.
-    inplace: nothing depends on it. Returns None; in a graph, the operation that does it.
-    Raises HorovodInternalError, on all ranks, where they differ, and ValueError for a variable
-    that has no value yet.
-    """
-    found = list(variables)
-    for each in found:
-        if getattr(each, "shape", None) is None or not hasattr(each, "assign"):
-            raise ValueError(
-                f"broadcast_variables: {getattr(each, 'name', each)!r} is no variable that has "
-                "been built. Call the model once, or model.build(input_shape), before."
-            )
-    if not found:
-        return None if tf.executing_eagerly() else tf.no_op()
-    with v1.name_scope("broadcast_variables"):
-        values = ops.broadcast_(found, root_rank, "variables", process_set)
-    return None if tf.executing_eagerly() else tf.group(values)
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
-    """Return the operation that gives all ranks the global variables of the rank `root_rank`.
-
-    For graphs of TensorFlow 1. RuntimeError where TensorFlow is eager, which has no such variables.
-    """
-    if tf.executing_eagerly():
-        raise RuntimeError(
-            "hvd.broadcast_global_variables() does not support eager execution. Please use "
-            "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
-        )
-    return broadcast_variables(v1.global_variables(), root_rank)
-
-
 class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """A hook of sessions and Estimators that gives all ranks the global variables of one.
 
-    root_rank: that one. device: where the operation is.
+    root_rank: the rank whose values are taken. device: where the operation is placed.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:

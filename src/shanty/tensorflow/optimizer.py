@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
+from shanty.collectives import reduction
 from shanty.collectives.gradient_groups import Groups, check_factor, check_groups
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
-from shanty.tensorflow import ops
 from shanty.tensorflow.compression import Compression
-from shanty.tensorflow.gradients import Accumulation, Reduction
-from shanty.tensorflow.installed import tf, v1
+from shanty.tensorflow_ops import ops
+from shanty.tensorflow_ops.gradients import Accumulation, Reduction
+from shanty.tensorflow_ops.installed import tf, v1
 
 _Pairs = Sequence[tuple[Any, Any]]
 
@@ -50,8 +50,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     scale_local_gradients: whether gradients of `register_local_var` are divided by the ranks.
     device_dense, device_sparse: where the graph's operations are.
 
-    Raises ValueError for contradicting arguments, and for what is no optimizer, or is distributed
-    already.
+    Raises ValueError for contradictory arguments, and for anything that is not an optimizer or is
+    distributed already.
     """
     check_factor(gradient_predivide_factor, op)
     if op == Op.ADASUM and average_aggregated_gradients:
@@ -60,7 +60,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     if not isinstance(optimizer, v1.train.Optimizer):
         if op == Op.ADASUM:
             raise ValueError("op == Adasum is not supported yet with Keras: it is with v1.train.")
-        return import_module("shanty.tensorflow.keras").DistributedOptimizer(
+        from shanty.keras import optimizer as of_keras  # it loads Keras
+
+        return of_keras.DistributedOptimizer(
             optimizer,
             name,
             device_dense,
@@ -90,15 +92,15 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     title = name or f"Distributed{type(optimizer).__name__}"
     how = Reduction(
         title,
-        device_dense,
-        device_sparse,
         compression,
-        sparse_as_dense,
         Op(op),
         gradient_predivide_factor,
         groups,
         process_set,
         scale_local_gradients,
+        device_dense,
+        device_sparse,
+        sparse_as_dense,
     )
     passes = backward_passes_per_step
     several = Accumulation(how, passes, average_aggregated_gradients) if passes > 1 else None
@@ -125,7 +127,7 @@ class _Wrapper(v1.train.Optimizer):  # type: ignore[misc]
         return self._optimizer.variables(*args, **kwargs)
 
 
-class _Reducing(_Wrapper):
+class _Reducing(reduction.DistributedOptimizer, _Wrapper):
     """`compute_gradients` reduces; `apply_gradients` applies what that returned."""
 
     def __init__(
@@ -137,28 +139,14 @@ class _Reducing(_Wrapper):
         accumulation: Accumulation | None,
     ) -> None:
         super().__init__(optimizer, name, use_locking)
-        self._how = how
+        self._reduction = how
         self._accumulation = accumulation
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks whose gradients are reduced."""
-        return self._how.process_set
-
-    @property
-    def scale_local_gradients(self) -> bool:
-        """Whether gradients of local variables are divided by the number of ranks."""
-        return self._how.scale_local
-
-    def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of a variable alone: it stays this rank's own."""
-        self._how.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return the pairs of the optimizer within, with the gradients of all ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        reduce = self._how.reduce if self._accumulation is None else self._accumulation.add
+        reduce = self._reduction.reduce if self._accumulation is None else self._accumulation.add
         return list(zip(reduce(gradients, variables), variables, strict=True))
 
     def apply_gradients(
@@ -195,7 +183,7 @@ class _AdasumReducing(_Wrapper):
         title = name or f"DistributedDelta{type(optimizer).__name__}"
         super().__init__(optimizer, title, use_locking)
         self._compression = compression
-        self._passes = passes  # nothing depends on it: the step is what is combined
+        self._passes = passes  # has no effect: the steps are combined
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As of the optimizer within: this rank's gradients."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from shanty.collectives import process_sets
 from shanty.collectives.request import Op
-from shanty.tensorflow import ops
-from shanty.tensorflow.installed import tf
+from shanty.tensorflow_ops import ops
+from shanty.tensorflow_ops.installed import tf
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]

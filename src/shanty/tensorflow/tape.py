@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from shanty.collectives.gradient_groups import Groups, check_factor, check_groups
 from shanty.collectives.process_sets import ProcessSet, global_process_set
+from shanty.collectives.reduction import Distributed, variables_of
 from shanty.collectives.request import Op
 from shanty.tensorflow.compression import Compression
-from shanty.tensorflow.gradients import Reduction, taped
-from shanty.tensorflow.installed import tf
+from shanty.tensorflow_ops.gradients import Reduction, taped
+from shanty.tensorflow_ops.installed import tf
 
 
-class DistributedTape:
+class DistributedTape(Distributed):
     """What a distributed tape has of its own; its class derives from the user's, too."""
-
-    _reduction: Reduction
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks whose gradients are reduced."""
-        return self._reduction.process_set
-
-    @property
-    def scale_local_gradients(self) -> bool:
-        """Whether gradients of local sources are divided by the number of ranks."""
-        return self._reduction.scale_local
 
     def register_local_source(self, source: Any) -> None:
         """Leave the gradient of a source alone: it stays this rank's own."""
@@ -43,7 +31,7 @@ class DistributedTape:
         """Return the gradients of all ranks, in the structure of `sources`.
 
         target, sources, output_gradients, unconnected_gradients: as of tf.GradientTape.gradient.
-        use_generic_names: nothing depends on it, since the names are such already.
+        use_generic_names: has no effect, since the names are generic.
         """
         own: Any = super()
         found = own.gradient(target, sources, output_gradients, unconnected_gradients)
@@ -94,7 +82,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     scale_local_gradients: of `register_local_source`.
     device_dense, device_sparse: where the graph's operations are.
 
-    Raises ValueError for contradicting arguments, and for a tape that is distributed already.
+    Raises ValueError for contradictory arguments, and for a tape that is distributed already.
     """
     kind = type(gradtape)
     if isinstance(gradtape, DistributedTape):
@@ -105,15 +93,15 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     vars(tape).update(vars(gradtape))
     tape._reduction = Reduction(
         "DistributedGradientTape",
-        device_dense,
-        device_sparse,
         compression,
-        sparse_as_dense,
         Op(op),
         gradient_predivide_factor,
         check_groups(num_groups, groups),
         process_set,
         scale_local_gradients,
+        device_dense,
+        device_sparse,
+        sparse_as_dense,
     )
     return tape
 
@@ -155,18 +143,8 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
     return tape
 
 
-def variables_of(local_layers: Any) -> list[Any]:
-    """Return the trainable variables of a layer, or of several; ValueError for what is no layer."""
-    if local_layers is None:
-        return []
-    layers = list(local_layers) if isinstance(local_layers, Iterable) else [local_layers]
-    if not all(hasattr(each, "trainable_weights") for each in layers):
-        raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
-    return [variable for layer in layers for variable in layer.trainable_weights]
-
-
 def _flat(structure: Any) -> list[Any]:
-    """Return what is in a structure, IndexedSlices as one thing each, with None where there is."""
+    """Return the leaves of a structure, with None as one; IndexedSlices are leaves."""
     if isinstance(structure, dict):
         return [leaf for key in sorted(structure) for leaf in _flat(structure[key])]
     if isinstance(structure, (list, tuple)):

@@ -10,7 +10,6 @@ collectives' public face; `shanty.collectives` runs them on MPI.
 
 import atexit
 import gc
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,10 +34,13 @@ call_sites.hide(torch.__file__, __file__)
 def __getattr__(name: str) -> Any:
     """Horovod's names, loaded when one is first used: for the backend alone none is needed."""
     if name == "elastic":  # takes as long to load as all the others
-        return import_module("shanty.torch.elastic")
+        import shanty.torch.elastic  # where `from` would ask this function again
+
+        return shanty.torch.elastic
     if name != "__all__" and name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    api = import_module("shanty.torch.hvd.api")
+    from shanty.torch.hvd import api
+
     globals().update({each: getattr(api, each) for each in api.__all__})
     globals()["__all__"] = [*_OWN, *api.__all__, "elastic"]
     if name not in globals():

@@ -13,7 +13,6 @@ others torch's own run as ever.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import set_debug_level
 from torch.distributed import distributed_c10d as c10d
 
-from shanty.collectives.world import check_world
+from shanty.collectives.world import promised_world, start_mpi
 from shanty.torch.identity import Identity
 
 if TYPE_CHECKING:
@@ -71,18 +70,8 @@ def register() -> None:
 
 def _world() -> MPI.Intracomm:
     """MPI_COMM_WORLD, started if need be, with its thread level and size checked."""
-    from mpi4py import MPI
-
-    if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise RuntimeError(
-            "MPI was initialised without thread support, but the mpi backend communicates from a "
-            "thread of its own: it needs MPI_THREAD_MULTIPLE (MPI_THREAD_SERIALIZED if the script "
-            "calls MPI nowhere else). mpi4py asks for it by default; something changed "
-            "mpi4py.rc.thread_level, or initialised MPI before mpi4py was imported."
-        )
-    world = MPI.COMM_WORLD
+    start_mpi('init_process_group("mpi")', serialized=True)
+    world = promised_world()
     whole = c10d.GroupMember.WORLD  # of another backend, beside which this one is used
     if whole is not None and (whole.rank(), whole.size()) != (world.rank, world.size):
         raise RuntimeError(
@@ -90,8 +79,6 @@ def _world() -> MPI.Intracomm:
             f"reports rank {world.rank} of {world.size}: a group of the mpi backend would have "
             "other members. Pass MPI's rank and size to init_process_group."
         )
-    library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
-    check_world(world.rank, world.size, library, os.environ)
     return world
 
 

@@ -1,7 +1,7 @@
 """Tensors on GPUs: through NCCL, by a CUDA-aware MPI, or by way of pinned host memory.
 
-The first of the three that all ranks can take is chosen when the first group is formed, and said
-on rank 0; SHANTY_CUDA=nccl, aware or staged asks for one. Importing this module starts MPI.
+The first of the three that all ranks can take is chosen when the first group is formed, and rank 0
+prints it; SHANTY_CUDA=nccl, aware or staged asks for one. Importing this module starts MPI.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from functools import wraps
@@ -21,9 +20,10 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.distributed import distributed_c10d as c10d
 
-from shanty.collectives.operation import Body, Pending
 from shanty.torch.kernels import KERNELS
+from shanty.torch.messages import Message
 from shanty.torch.store import serve
+from shanty.torch.work import Body
 
 P = ParamSpec("P")
 
@@ -128,22 +128,22 @@ def ordered(body: Body, tensors: Sequence[torch.Tensor]) -> tuple[Body, Callable
         return body, None
     before = torch.cuda.current_stream(device).record_event()
 
-    def run() -> Pending | None:
+    def run() -> Message | None:
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            pending = body()
+            message = body()
             stream.synchronize()
-        if pending is None:
-            return None
-        complete = pending.complete
+        if message is not None:
+            complete = message.complete
 
-        def settled(status: Any) -> int:
-            with torch.cuda.stream(stream):
-                source = complete(status)
-                stream.synchronize()
-            return source
+            def settled(statuses: Sequence[MPI.Status]) -> int:
+                with torch.cuda.stream(stream):
+                    source = complete(statuses)
+                    stream.synchronize()
+                return source
 
-        return replace(pending, complete=settled)
+            message.complete = settled
+        return message
 
     return run, before.synchronize
 

@@ -32,13 +32,13 @@ FORMAT = elastic.Format(
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
-    """Make a function that trains, `func(state, …)`, one that survives failures.
+    """Return `func(state, …)`, which trains, as a function that survives failures.
 
     The state is broadcast from rank 0 before it begins. A HorovodInternalError in it takes all
     ranks back to their last commit, and it is called again: at most three times without
     another commit, then the error is raised. And when the same command is run again after a run
-    that did not end well, it goes on from the last commit that was written to disk, on
-    whatever number of ranks; SHANTY_RESUME=0 starts afresh.
+    that did not end well, it continues from the last commit that was written to disk, on any
+    number of ranks; SHANTY_RESUME=0 starts afresh.
     """
     return run_fn(func, _reset)
 
@@ -54,11 +54,11 @@ def _reset() -> None:
 
 
 class ElasticSampler(Sampler[int]):
-    """Deals the samples of an epoch out to the ranks; those that were recorded come no more.
+    """Deals the samples of an epoch out to the ranks, without those already recorded.
 
-    dataset: what to sample, of constant length. shuffle: a new order in every epoch. seed: of
-    that order, the same on all ranks. Put it into a TorchState, and it goes on from the last
-    commit, in a run of another number of ranks, too.
+    dataset: has constant length. shuffle: a new order in every epoch. seed: of that order, the same
+    on all ranks. In a TorchState it continues from the last commit, also in a run with another
+    number of ranks.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -81,7 +81,7 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that each rank has done a batch of so many samples."""
+        """Note that each rank has done a batch of `batch_size` samples."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class ModelStateHandler(_DictHandler):
 
 
 class OptimizerStateHandler(_DictHandler):
-    """For a torch.optim.Optimizer, also one that DistributedOptimizer made."""
+    """For a torch.optim.Optimizer, also from DistributedOptimizer."""
 
     def sync(self) -> None:
         """Take over rank 0's state and options."""
@@ -198,7 +198,7 @@ class TorchState(ObjectState):
 
     model, optimizer: optional. kwargs: anything else, more models and optimizers too. Each is an
     attribute by its name. Modules, optimizers and ElasticSamplers are copied by their
-    state_dict, other objects are kept as they are and must be such that pickle can write them.
+    state_dict; other objects are kept as they are, and pickle must be able to write them.
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:

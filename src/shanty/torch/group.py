@@ -29,13 +29,13 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from shanty.collectives import messages, operations
-from shanty.collectives.operation import Body
+from shanty.collectives import operations
+from shanty.torch import messages
 from shanty.torch.devices import routed
 from shanty.torch.identity import skip_when_compiling
 from shanty.torch.kernels import reduction
 from shanty.torch.membership import Membership, shape
-from shanty.torch.work import MPIWork
+from shanty.torch.work import Body, MPIWork
 
 
 class MPIGroup(Membership):
@@ -255,7 +255,7 @@ class MPIGroup(Membership):
         """Return when all ranks have called it.
 
         Raises CommunicationTimeoutError, which names the ranks that did not come and says what
-        they do, after `timeout` (the group's by default). All of them whatever `wait_all_ranks`.
+        they do, after `timeout` (the group's by default). It names all of them in any case.
         """
         limit = timeout.total_seconds() if timeout is not None else 0.0
         body = partial(operations.barrier, self._at)
@@ -276,7 +276,7 @@ class MPIGroup(Membership):
         return self._between(f"recv from {source}", body, tensor, [self._at.members[source]])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> MPIWork:
-        """Receive from whoever sends with this tag; `source_rank()` of the work says who."""
+        """Receive from any rank, with this tag; `source_rank()` of the work is the sender."""
         tensor = _one("recv", tensors)
         body = partial(messages.receive, self._at, tensor, MPI.ANY_SOURCE, tag)
         return self._between("recv from any", body, tensor, self._at.members)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 class Identity(dist.ProcessGroup):
     """The answers of every group of the mpi backend.
 
-    torch's C++ base class would look for them in a C++ backend, which such a group has not.
+    torch's C++ base class would look for them in a C++ backend, which such a group lacks.
     """
 
     def __init__(self, rank: int, size: int, limit: float) -> None:

@@ -21,14 +21,13 @@ from torch.distributed import distributed_c10d as c10d
 
 from shanty.collectives import call_sites, handshake
 from shanty.collectives.handshake import Channel, Handshake, Key
-from shanty.collectives.operation import Body
 from shanty.collectives.watchdog import Inquiry, Watchdog
-from shanty.collectives.worker import Worker
+from shanty.torch.background_thread import THREAD
 from shanty.torch.devices import Gpus, Way, ordered
 from shanty.torch.identity import Identity
 from shanty.torch.kernels import KERNELS
 from shanty.torch.store import serve
-from shanty.torch.work import ERRORS, WORKER, CoalescedWork, CommunicationError, MPIWork
+from shanty.torch.work import ERRORS, Body, CoalescedWork, CommunicationError, MPIWork
 
 _CUDA = torch.version.cuda is not None
 
@@ -46,16 +45,15 @@ class Membership(Identity):
     tensors.
     """
 
-    def __init__(self, channel: Channel, gpus: Gpus, worker: Worker, limit: float) -> None:
+    def __init__(self, channel: Channel, gpus: Gpus, limit: float) -> None:
         super().__init__(channel.rank, channel.size, limit)
         self.gpus = gpus
         self._at = channel
-        self._worker = worker
         self._open = True
         self._coalescing: list[MPIWork] | None = None
         self._nccl: dist.ProcessGroup | None = None
         self._store: c10d.Store | None = None
-        worker.enter()
+        THREAD.enter()
 
     @classmethod
     def form(cls, world: MPI.Intracomm, ranks: list[int], tag: int, limit: float) -> Self:
@@ -71,12 +69,12 @@ class Membership(Identity):
             comm.Set_errhandler(MPI.ERRORS_RETURN)
             made.append(_introduce(comm))
 
-        WORKER.several_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-        WORKER.checked = handshake.CHECKED
+        THREAD.several_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
+        THREAD.checked = handshake.CHECKED
         call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
         place = f"rank {world.rank} of {world.size}"
-        WORKER.submit(MPIWork(WORKER, call, place, body, [], limit)).wait()
-        return cls(*made[0], WORKER, limit)
+        THREAD.submit(MPIWork(THREAD.wait_for, call, place, body, [], limit)).wait()
+        return cls(*made[0], limit)
 
     @property
     def channel(self) -> Channel:
@@ -86,7 +84,7 @@ class Membership(Identity):
     def nccl(self) -> dist.ProcessGroup | None:
         """Return the group that carries CUDA tensors in this one's place; None where MPI does.
 
-        Made with the first of them, without a word to the other ranks.
+        Made with the first of them, without a message to the other ranks.
         """
         if self._nccl is None and self.gpus.way is Way.NCCL:
             place = self.rank(), self.size(), self._limit
@@ -113,29 +111,29 @@ class Membership(Identity):
         self._open = False
         if self._nccl is not None:
             self._nccl.shutdown()
-        if not self._worker.is_stuck():
+        if not THREAD.is_stuck():
 
             def body() -> None:
                 with torch.inference_mode(False):
-                    if self._worker.drain(self) and self._at.broken is None:
+                    if THREAD.drain(self) and self._at.broken is None:
                         self._at.free()
 
-            work = MPIWork(self._worker, "destroying", self, body, [], self._limit)
-            self._worker.submit(work).wait()
-        self._worker.leave()
+            work = MPIWork(THREAD.wait_for, "destroying", self, body, [], self._limit)
+            THREAD.submit(work).wait()
+        THREAD.leave()
 
     def abort(self) -> None:
-        """Give the group up without a word to the other ranks; its communicator stays."""
+        """Give up the group without a message to the other ranks; its communicator stays."""
         if self._open:
             self._open = False
-            self._worker.leave()
+            THREAD.leave()
 
     # ---- within ----------------------------------------------------------------------------
 
     def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
         kind = torch.device(device).type
         if kind not in (each.type for each in self._device_types):
-            raise RuntimeError(f"The mpi backend has nothing for {device}.")
+            raise RuntimeError(f"The mpi backend does not support {device}.")
         nccl = self.nccl() if kind == "cuda" else None
         return self if nccl is None else nccl._get_backend(device)  # type: ignore[return-value]
 
@@ -189,26 +187,26 @@ class Membership(Identity):
         ready = None
         if _CUDA:
             body, ready = ordered(body, moves)
-        work = MPIWork(self._worker, key[0], self, body, tensors, allowed, handshake=agreed)
+        work = MPIWork(THREAD.wait_for, key[0], self, body, tensors, allowed, handshake=agreed)
         work.ready = ready
         if self._coalescing is not None:
             self._coalescing.append(work)
         elif not getattr(opts, "asyncOp", True):
-            return self._worker.run(work)
-        return self._worker.submit(work)
+            return THREAD.run(work)
+        return THREAD.submit(work)
 
     def _between(self, call: str, body: Body, tensor: Tensor, ranks: Sequence[int]) -> MPIWork:
         """Begin a message; ranks: of the world, with which it is exchanged."""
         at = self._checked((call,))
         named: object = Located(call) if handshake.CHECKED else call
-        work = MPIWork(self._worker, named, self, body, [tensor], self._limit)
+        work = MPIWork(THREAD.wait_for, named, self, body, [tensor], self._limit)
         if _CUDA:
             work.body, work.ready = ordered(body, [tensor])
         work.missing = partial(at.report, ranks, named)
         work.inquiry = partial(Inquiry, at.watchdog, ranks)
         if self._coalescing is not None:
             self._coalescing.append(work)
-        return self._worker.begin(work)
+        return THREAD.begin(work)
 
     def _checked(self, key: Key) -> Channel:
         if not self._open:
@@ -236,19 +234,19 @@ def _introduce(comm: MPI.Intracomm) -> tuple[Channel, Gpus]:
 
     Not all of them need have been in the same groups: each says what it has.
     """
-    known = comm.allgather((next(_serials), frozenset(WORKER.watchdogs)))
+    known = comm.allgather((next(_serials), frozenset(THREAD.watchdogs)))
     identity = (known[0][0], *handshake.world_ranks(comm))
     shared = frozenset.intersection(*(each for _, each in known))
     first = min(shared, default=identity)
     if not shared:
         _gpus[first] = Gpus(comm)
-        WORKER.watchdogs[first] = Watchdog(comm.Dup(), WORKER.state)
-    watchdog = WORKER.watchdogs[first]
+        THREAD.watchdogs[first] = Watchdog(comm.Dup(), THREAD.state)
+    watchdog = THREAD.watchdogs[first]
     return Channel(comm, identity, watchdog, KERNELS, ERRORS), _gpus[first]
 
 
 _serials = itertools.count()
-_gpus: dict[tuple[int, ...], Gpus] = {}  # as Worker.watchdogs
+_gpus: dict[tuple[int, ...], Gpus] = {}  # as BackgroundThread.watchdogs
 
 
 def shape(tensor: Tensor) -> object:

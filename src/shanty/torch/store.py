@@ -31,7 +31,7 @@ def serve(comm: MPI.Intracomm) -> Store:
             failure = str(error)
     (host, port), failure = comm.bcast((place, failure), 0)
     if failure:
-        raise DistNetworkError(f"The group's first rank can serve no store: {failure}")
+        raise DistNetworkError(f"The group's first rank cannot serve a store: {failure}")
     return served or TCPStore(host, port, is_master=False)
 
 

@@ -1,4 +1,4 @@
-"""Adapters for workflow engines: a task of theirs that runs on N ranks.
+"""The names by which flows import `shanty.integrations.prefect` and `shanty.integrations.dagster`.
 
-Each module is for one engine, and loads it: `shanty.workflows.prefect`, `shanty.workflows.dagster`.
+Each module is for one engine, and loads it.
 """

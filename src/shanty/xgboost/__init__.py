@@ -11,7 +11,7 @@
 name is XGBoost's own. Importing this package loads nothing of it yet.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shanty._lazy import names_over
 from shanty._singleton import leave_nothing
@@ -37,16 +37,28 @@ if TYPE_CHECKING:
     from shanty.xgboost.training import save_model as save_model
     from shanty.xgboost.training import train as train
 
+__all__ = [
+    *("DMatrix", "DataError", "QuantileDMatrix", "Report", "WorldError"),
+    *("XGBClassifier", "XGBRFClassifier", "XGBRFRegressor", "XGBRanker", "XGBRegressor"),
+    *("communicator", "cv", "finalize", "init", "is_initialized", "rank", "save_model", "size"),
+    "train",
+]
+
+
+def _load(name: str) -> Any:
+    """Import the module that has a name; for every other name XGBoost itself."""
+    if name not in __all__:
+        from shanty.xgboost.installed import xgboost
+
+        return xgboost
+    if name.startswith("XGB"):  # which needs scikit-learn
+        from shanty.xgboost import estimators
+
+        return estimators
+    from shanty.xgboost import communication, matrix, training
+
+    return next(each for each in (communication, matrix, training) if hasattr(each, name))
+
+
 leave_nothing()
-_MODULES = {
-    "errors": ("DataError", "WorldError"),
-    "estimators": (
-        *("XGBClassifier", "XGBRanker", "XGBRegressor"),
-        *("XGBRFClassifier", "XGBRFRegressor"),
-    ),
-    "matrix": ("DMatrix", "QuantileDMatrix"),
-    "training": ("Report", "cv", "save_model", "train"),
-    "communication": ("communicator", "finalize", "init", "is_initialized", "rank", "size"),
-}
-__all__ = sorted(name for names in _MODULES.values() for name in names)
-__getattr__ = names_over(__name__, _MODULES, "xgboost")
+__getattr__ = names_over(__name__, _load)

@@ -1,4 +1,4 @@
-"""What all ranks must have alike to train together, and a look at the model that they came to."""
+"""What must be the same on all ranks that train together, and whether their models are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Facts = dict[str, str]
 def agree(
     ranks: Communicator, params: Any, call: Mapping[str, Any], matrices: Mapping[str, Any]
 ) -> None:
-    """DataError, on all ranks, where they cannot train together; it says on what they differ.
+    """DataError on all ranks if they cannot train together; it says what differs.
 
     params: XGBoost's, as a mapping or pairs. call: the arguments beside them. matrices: those that
     it trains and evaluates on, by name.
@@ -46,7 +46,7 @@ def agree(
 
 
 def of_parameters(params: Any) -> Facts:
-    """The parameters that all ranks must have alike, in words."""
+    """The parameters that must be the same on all ranks, as text."""
     pairs = params.items() if isinstance(params, Mapping) else params or ()
     found: dict[str, list[Any]] = {}
     for name, value in pairs:
@@ -55,10 +55,10 @@ def of_parameters(params: Any) -> Facts:
     return {name: ", ".join(map(_spell, values)) for name, values in found.items()}
 
 
-def compare(seen: Sequence[Sequence[Facts]]) -> None:
-    """DataError for the first fact that is another one on some rank.
+def compare(seen: Sequence[Sequence[Facts]], what: str = "train with") -> None:
+    """DataError for the first fact that differs between two ranks.
 
-    A rank without rows has no facts of them.
+    what: the ranks do with their values. A rank without rows has no facts about them.
     """
     for at in range(min(map(len, seen))):
         known = [(rank, each[at]) for rank, each in enumerate(seen) if each[at]]
@@ -68,13 +68,22 @@ def compare(seen: Sequence[Sequence[Facts]]) -> None:
                 mine, other = here.get(name, "missing"), facts.get(name, "missing")
                 if mine != other:
                     raise DataError(
-                        f"The ranks train with different values of {name}: {_short(mine)} on rank "
+                        f"The ranks {what} different values of {name}: {_short(mine)} on rank "
                         f"{first}, {_short(other)} on rank {rank}. Give all ranks the same."
                     )
 
 
+def of_columns(matrix: Any) -> Facts:
+    """The facts about the columns of a matrix."""
+    return {
+        "columns": str(matrix.num_col()),
+        "feature names": ", ".join(matrix.feature_names or ["none"]),
+        "feature types": ", ".join(matrix.feature_types or ["none"]),
+    }
+
+
 def same_model(ranks: Communicator, booster: Any) -> None:
-    """WorldError, on all ranks, where their models differ."""
+    """WorldError on all ranks if their models differ."""
     if ranks.size == 1:
         return
     own = booster.attributes()  # which callbacks may set on one rank
@@ -84,7 +93,7 @@ def same_model(ranks: Communicator, booster: Any) -> None:
     known = together(ranks, "comparing models", lambda _: digest, lambda each: each)
     if len(set(known)) > 1:
         raise WorldError(
-            "The ranks have come to different models: "
+            "The ranks have trained different models: "
             + ", ".join(f"{each[:8]} on rank {rank}" for rank, each in enumerate(known))
             + ". They must have the same parameters, columns and categories, and, with dart, the "
             "same seed."
@@ -95,13 +104,11 @@ def same_model(ranks: Communicator, booster: Any) -> None:
 
 
 def _of_matrix(name: str, matrix: Any) -> Facts:
-    """What of a matrix all ranks with rows must have alike."""
+    """The facts about a matrix that must be the same on all ranks with rows."""
     rows = matrix.num_row() if isinstance(matrix, xgboost.DMatrix) else 0
     if not rows:
         return {}
-    facts = {f"columns of {name}": str(matrix.num_col())}
-    facts[f"feature names of {name}"] = ", ".join(matrix.feature_names or ["none"])
-    facts[f"feature types of {name}"] = ", ".join(matrix.feature_types or ["none"])
+    facts = {f"{what} of {name}": text for what, text in of_columns(matrix).items()}
     for what in _OF_ROWS:
         size = matrix.get_float_info(what).size
         if what == "weight":  # of rows or of groups
@@ -118,7 +125,7 @@ def _of_matrix(name: str, matrix: Any) -> Facts:
 
 
 def _categories_of(matrix: Any) -> list[tuple[str, str]]:
-    """The columns that are categories, and those in words, as far as they are known."""
+    """The columns that are categories, and their categories as text, as far as they are known."""
     if "c" not in (matrix.feature_types or ()):
         return []
     kept = None
@@ -137,7 +144,7 @@ def _categories_of(matrix: Any) -> list[tuple[str, str]]:
 
 
 def _spell(value: Any) -> str:
-    """A value in words, the same for what XGBoost takes alike; functions count as such only."""
+    """A value as text, equal for values that XGBoost treats alike. All functions are equal."""
     if callable(value):
         return "a function"
     try:

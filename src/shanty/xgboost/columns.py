@@ -1,4 +1,4 @@
-"""Makes the tables that ranks give mean the same: one set of categories, and columns everywhere."""
+"""Gives the tables of all ranks the same meaning: one set of categories, the same columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from shanty import _categories
 from shanty._categories import Categories, Column
+from shanty.xgboost.agreement import compare
 from shanty.xgboost.communication import Communicator
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
@@ -18,7 +19,7 @@ _ALIKE = {"max_bin": 256, "missing": float("nan"), "enable_categorical": False}
 
 
 class _Facts(NamedTuple):
-    """What the other ranks have to know of a rank's data."""
+    """What the other ranks have to know about a rank's data."""
 
     rows: int | None  # None: not known before XGBoost has read it
     width: int | None
@@ -40,7 +41,7 @@ def shared(ranks: Communicator, data: Any, options: Mapping[str, Any]) -> Any:
     """`data`, so that all ranks' mean the same; `data` itself stays as it is. All ranks call it.
 
     Columns whose categories differ get the union of all ranks'. A rank without rows gets the
-    columns of one that has some. options: those of the matrix, some of which must be alike.
+    columns of a rank with rows. options: of the matrix; some of them must be the same.
     DataError, on all ranks, where columns have other names or types, or their categories cannot be
     joined.
     """
@@ -68,7 +69,7 @@ def shared(ranks: Communicator, data: Any, options: Mapping[str, Any]) -> Any:
         rows = 0 if is_iterator and batch is None else rows
         return _Facts(rows, width, _categories.columns(batch), alike, fixed)
 
-    def tell(_: object) -> dict[int, Categories]:
+    def send(_: object) -> dict[int, Categories]:
         there = ranks.rank not in plan.others
         return {at: _categories.categories(batch, at) for at in plan.differ if there}
 
@@ -76,7 +77,7 @@ def shared(ranks: Communicator, data: Any, options: Mapping[str, Any]) -> Any:
     if is_iterator:
         _compare_batches(data, _categories.columns(batch))
     if plan.differ:
-        unions = together(ranks, what, tell, lambda each: _unions(plan, each))
+        unions = together(ranks, what, send, lambda each: _unions(plan, each))
         if ranks.rank not in plan.others:
             data = batch = _categories.recoded(data, unions)
     if plan.others:
@@ -94,13 +95,8 @@ def _plan(seen: list[_Facts]) -> _Plan:
     if not there:
         return _Plan({}, "", 0, [])
     first, facts = next(iter(there.items()))
-    for rank, each in there.items():
-        for name, value in each.options.items():
-            if value != facts.options[name]:
-                raise DataError(
-                    f"The ranks' matrices have different values of {name}: {facts.options[name]} "
-                    f"on rank {first}, {value} on rank {rank}. Give all ranks the same."
-                )
+    options = [[each.options if each.rows != 0 else {}] for each in seen]
+    compare(options, "make matrices with")
     without = [rank for rank, each in enumerate(seen) if each.rows == 0]
     coded = [column.name for column in facts.columns or () if column.form]
     if without and coded and _KEEPS_CATEGORIES:
@@ -134,7 +130,7 @@ def _unions(plan: _Plan, seen: list[dict[int, Categories]]) -> dict[int, list[An
 
 
 def _no_rows(data: Any) -> Any:
-    """The same columns without a row; None of what has none that are known."""
+    """The same columns without rows; None if the columns are unknown."""
     if hasattr(data, "iloc"):
         return data.iloc[:0]
     if hasattr(data, "to_pandas"):  # of Arrow: XGBoost takes no table without rows
@@ -152,9 +148,9 @@ def _first_batch(iterator: Any) -> Any:
 
 
 def _compare_batches(iterator: Any, first: list[Column] | None) -> None:
-    """Have the iterator raise DataError for a batch whose categories are not those of the first.
+    """Make the iterator raise DataError for a batch with other categories than the first batch.
 
-    XGBoost takes the codes of all batches for those of one set of categories.
+    XGBoost assumes that the codes of all batches refer to the same categories.
     """
     if not any(column.form for column in first or ()) or hasattr(iterator.next, "compares"):
         return
@@ -178,7 +174,7 @@ def _compare_batches(iterator: Any, first: list[Column] | None) -> None:
 
 
 class _NoRows(xgboost.DataIter):  # type: ignore[misc]
-    """One batch without rows, for a rank whose iterator has none: XGBoost wants one at least."""
+    """One batch without rows, for a rank whose iterator has none: XGBoost needs at least one."""
 
     def __init__(self, rows: Any) -> None:
         self._rows, self._done = rows, False

@@ -1,9 +1,9 @@
 """Starts and ends XGBoost's own communication between MPI's ranks.
 
-XGBoost's ranks find each other through a *tracker*, a server that one of them runs; afterwards they
-speak to each other over TCP and it is idle. Here rank 0 runs it, at the address that the run has
-chosen for its host, and MPI tells the others where it is. Each rank then has the same number in
-both worlds, which is checked.
+XGBoost's ranks find each other through a *tracker*, a server that one of them runs. Afterwards they
+communicate over TCP, and the tracker is idle. Here rank 0 runs it at the address that the run has
+chosen for the host of rank 0, and the others learn the address through MPI. Each rank has the same
+number in both worlds, which is checked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 TIMEOUT = 300  # seconds; XGBoost's own default
 _TRIES = 3
-_JOINING = 20  # seconds that the tracker waits for one more rank; they all begin at one moment
-_PARTING = 10  # seconds that it takes to tell the tracker that all have finished, at most
-_GRACE = 3  # seconds until a rank that lost another one says so
+_JOINING = 20  # seconds that the tracker waits for one more rank; all start to join together
+_PARTING = 10  # seconds that the tracker waits at most for all ranks to finish
+_GRACE = 3  # seconds before a rank reports that it has lost another one
 _COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
 
 _lock = threading.RLock()
@@ -62,9 +62,9 @@ class Communicator(Ranks):
                 with suppress(xgboost.core.XGBoostError):
                     self.take_down()
         self.mpi.Free()
-        told = [f"rank {rank}: {each}" for rank, each in enumerate(failures) if each]
-        more = [f"(and {len(told) - 3} more ranks)"] if len(told) > 3 else []
-        raise WorldError("\n".join(["XGBoost's ranks do not come together.", *told[:3], *more]))
+        reasons = [f"rank {rank}: {each}" for rank, each in enumerate(failures) if each]
+        more = [f"(and {len(reasons) - 3} more ranks)"] if len(reasons) > 3 else []
+        raise WorldError("\n".join(["XGBoost's ranks cannot be joined.", *reasons[:3], *more]))
 
     def _join(self, comm: MPI.Intracomm, address: str | None) -> str:
         """Joins XGBoost's ranks; returns why it failed, or nothing."""
@@ -80,11 +80,11 @@ class Communicator(Ranks):
                 )
                 self._tracker.start()
                 arguments = self._tracker.worker_args()
-            except Exception as error:  # noqa: BLE001 (the others must hear of any)
+            except Exception as error:  # noqa: BLE001 (the others must learn of any)
                 failure = f"The tracker does not start: {_last_words(error)}"
         arguments = comm.bcast(arguments, 0)
         if arguments is None:
-            return failure  # the others do not wait for what will not come
+            return failure  # the others must not wait for it
         arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": self.timeout}
         self._context = xgboost.collective.CommunicatorContext(**arguments)
         try:
@@ -101,7 +101,7 @@ class Communicator(Ranks):
         return ""
 
     def check(self) -> None:
-        """WorldError where this is a thread in which XGBoost's ranks are not joined."""
+        """WorldError if this is a thread in which XGBoost's ranks are not joined."""
         if self.size > 1 and xgboost.collective.get_world_size() != self.size:
             raise WorldError(
                 "XGBoost's ranks were joined in another thread, or the script has parted them "
@@ -112,8 +112,8 @@ class Communicator(Ranks):
     def part(self) -> None:
         """Ends XGBoost's communication, once all ranks have come here.
 
-        WorldError where a rank does not come, XGBoostError where the communication has failed
-        before. Whoever goes first takes along what the others need to go in good order.
+        WorldError if a rank does not come, XGBoostError if the communication has failed before.
+        Without this meeting, the first rank to leave would take away what the others need to part.
         """
         try:
             if not self.failed and self.mpi is not None:
@@ -143,23 +143,25 @@ class Communicator(Ranks):
 
 
 def init(timeout: int = TIMEOUT) -> None:
-    """Brings XGBoost's ranks together, with all other ranks; a second call changes nothing.
+    """Joins XGBoost's ranks. All ranks call it; a second call changes nothing.
 
     All other functions here do it by themselves. timeout: seconds that a rank waits for another one
-    amid a collective operation, or where all meet. Raises WorldError where MPI has been finalised,
-    or is another world than the launcher promised, where the ranks do not reach each other, and
-    where they have been brought together in another thread.
+    within a collective operation, or where all ranks meet. Raises WorldError if MPI has been
+    finalised or has another world than the launcher promised, if the ranks do not reach each other,
+    and if they have been joined in another thread or by the script itself.
     """
     global _standing, _ended
     with _lock:
         if _standing is not None:
             _standing.check()
             return
-        made = Communicator(_own_mpi(), timeout)
         if xgboost.collective.is_distributed():
-            _adopt(made)
-        else:
-            made.bring_up()
+            raise WorldError(
+                "The script has joined XGBoost's ranks itself. Leave that to shanty.xgboost: "
+                "remove the tracker and the CommunicatorContext."
+            )
+        made = Communicator(_own_mpi(), timeout)
+        made.bring_up()
         _standing, _ended = made, False
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)  # after mpi4py's, so that it runs before
@@ -175,15 +177,15 @@ def finalize() -> None:
 
 
 def is_initialized() -> bool:
-    """Tells whether XGBoost's ranks have been brought together, and not parted since."""
+    """Returns whether XGBoost's ranks have been joined, and have not parted since."""
     return _standing is not None
 
 
 @contextmanager
 def communicator(timeout: int = TIMEOUT) -> Iterator[None]:
-    """Keeps the ranks together within it: `init`, and `finalize` at its end if it was what began.
+    """Keeps the ranks joined inside: calls `init`, and at the end `finalize` if `init` joined them.
 
-    After an error inside there is no parting: the other ranks may be anywhere.
+    After an error inside the ranks do not part: the other ranks may be anywhere.
     """
     began = not is_initialized()
     init(timeout)
@@ -216,10 +218,9 @@ def current() -> Communicator:
 
 @contextmanager
 def blaming_the_lost() -> Iterator[None]:
-    """Turns XGBoost's error over a rank that is gone into a WorldError that says so.
+    """Turns XGBoost's error about a lost rank into a WorldError that says so.
 
-    It waits a little before: the run is to tell of the rank that failed first, and it can take a
-    moment until that is known.
+    It waits a little first, so that the run can report the rank that failed first.
     """
     try:
         yield
@@ -244,13 +245,13 @@ def _now() -> Communicator:
 
 
 def _own_mpi() -> MPI.Intracomm:
-    """A communicator of all ranks that nobody else uses."""
+    """A communicator of all ranks, for this package only."""
     from mpi4py import MPI
 
     if MPI.Is_finalized():
         raise WorldError(
             "MPI has been finalised, and XGBoost's ranks find each other through it. "
-            "Bring them together before MPI.Finalize()."
+            "Call xgb.init() before MPI.Finalize()."
         )
     if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -260,35 +261,23 @@ def _own_mpi() -> MPI.Intracomm:
         library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
         raise WorldError(
             f"The launcher has promised {promised} ranks, but MPI reports a world of {world.size}. "
-            f"The MPI library in use is {library!r}; a launcher of another MPI cannot tell it of "
-            "the other ranks. Start the script with `shanty run`, or with the mpirun that belongs "
-            "to this library."
+            f"The MPI library in use is {library!r}; a launcher of another MPI cannot "
+            "connect it to the other ranks. Start the script with `shanty run`, or with the mpirun "
+            "that belongs to this library."
         )
     return world.Dup()
 
 
-def _adopt(made: Communicator) -> None:
-    """Accepts XGBoost's ranks as the script has brought them together itself."""
-    found = xgboost.collective.get_rank(), xgboost.collective.get_world_size()
-    if found != (made.rank, made.size):
-        raise WorldError(
-            f"The script has brought XGBoost's ranks together itself, this one as rank {found[0]} "
-            f"of {found[1]}; to MPI it is rank {made.rank} of {made.size}. Leave it to "
-            "shanty.xgboost, or start the tracker with sortby='task' and number the tasks as "
-            'MPI does: dmlc_task_id=f"{rank:08d}".'
-        )
-
-
 def _last_words(error: Exception) -> str:
-    """Of XGBoost's chain of reasons the last one, which is the first cause."""
+    """The last of XGBoost's chain of reasons, which is the first cause."""
     words = [line[2:].strip() for line in str(error).splitlines() if line.startswith("- [")]
     return words[-1] if words else str(error).partition("\nStack trace")[0] or repr(error)
 
 
 def _address(comm: MPI.Intracomm) -> str | None:
-    """The address of rank 0 for the others: as the run says, else loopback on a single host.
+    """The address of rank 0 for the others: the run's, or loopback if all ranks are on one host.
 
-    None where neither is known: XGBoost then looks which interface leads outside. Collective.
+    None if neither is known: XGBoost then looks for the interface that leads outside. Collective.
     """
     from mpi4py import MPI
 
@@ -302,7 +291,7 @@ def _address(comm: MPI.Intracomm) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leaves out the line in which XGBoost tells of each rank that it has a rank."""
+    """Suppresses the line in which XGBoost reports that a process has got a rank."""
     said = io.StringIO()
     try:
         with redirect_stdout(said):
@@ -315,9 +304,9 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keeps back the signals by which the run looks whether a rank moves: real-time ones.
+    """Blocks the real-time signals with which the run checks whether a rank moves.
 
-    XGBoost's receiving, as its ranks come together and part, fails where a signal interrupts it.
+    XGBoost fails if a signal interrupts a receive while its ranks join or part.
     """
     least = getattr(signal, "SIGRTMIN", 1)
     before = signal.pthread_sigmask(
@@ -330,11 +319,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _at_exit() -> None:
-    """Parts from the others. Where the world has failed there is no more to say: somebody has."""
+    """Parts from the other ranks. If the world has failed, another rank has reported it."""
     global _standing
     with suppress(xgboost.core.XGBoostError, WorldError):
         failing = hasattr(sys, "last_value") or FAILING in os.environ
-        if _standing is not None and failing:  # the script ends by an error:
+        if _standing is not None and failing:  # the script ends with an error
             standing, _standing = _standing, None
             standing.take_down()  # the others may be anywhere
         else:

@@ -1,9 +1,10 @@
 """Consensus: work that each rank does by itself ends in the same result, or error, on all.
 
-Rank 0 receives the outcome of every rank, judges, and sends all the verdict. A rank whose work
-fails says so at once, and the others learn it between two pieces of theirs, so that nobody works on
-for minutes. A rank that waits sleeps: MPI's own waits take all of a core, which a rank that still
-works may need. Ranks send heartbeats, at work and while they wait, so that no wait is for ever.
+Rank 0 receives the outcome of every rank, combines them, and sends the verdict to all. A rank whose
+work fails reports that at once; the others see it between two pieces of their work, so that none of
+them goes on for minutes. A rank that waits sleeps: MPI's own waits take a whole core, which a rank
+that still works may need. Ranks send heartbeats while they work and while they wait, so every wait
+has a bound.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ V = TypeVar("V")
 
 _OUTCOME, _STOP, _VERDICT, _ALIVE = 1, 2, 3, 4  # tags of messages
 _NAPS = (0.0002, 0.005)  # seconds between two looks: at first, and at last
-_LONG = 60  # seconds after which a rank says whom it waits for
+_LONG = 60  # seconds after which a rank says which ranks it waits for
 _HEARTBEAT = 5  # seconds between two; less where the limit is low
 
-_unheard: list[Any] = []  # what was sent to ranks that may never take it: MPI needs the memory
+_pending: list[Any] = []  # sends that may never be received: MPI needs their memory
 
 
 class Ranks:
     """The ranks that reach a consensus."""
 
     def __init__(self, mpi: MPI.Intracomm | None, timeout: int) -> None:
-        self.mpi = mpi  # of our own messages; None where a rank is by itself
+        self.mpi = mpi  # for these messages only; None where a rank is alone
         self.rank = mpi.rank if mpi is not None else 0
         self.size = mpi.size if mpi is not None else 1
         self.timeout = timeout  # seconds without a heartbeat after which a rank is given up
-        self.failed = False  # some ranks cannot be reached any more
+        self.failed = False  # some ranks can no longer be reached
 
 
 class _Outcome(NamedTuple):
@@ -61,8 +62,8 @@ class _Verdict(NamedTuple):
 class Consensus:
     """Lets all ranks agree on the outcome of one piece of work. All ranks make one.
 
-    what: the work, in words ("loading train.libsvm"), for messages about a rank that waits. The
-    first word is the same on all ranks: where it is not, they have gone different ways.
+    what: describes the work ("loading train.libsvm") in messages about a rank that waits. If the
+    first words differ between ranks, the ranks are at different calls.
     """
 
     def __init__(self, ranks: Ranks, what: str) -> None:
@@ -71,12 +72,12 @@ class Consensus:
         self._rank, self._size = ranks.rank, ranks.size
         self._what = what
         self._outcomes: dict[int, Any] = {}
-        self._stopped = False  # rank 0: it has told the others to stop; others: they were told
-        self._lost = ""  # rank 0: why they cannot meet
-        self._heard = self._beaten = time.monotonic()  # the last heartbeat; this rank's own
+        self._stopped = False  # rank 0: has sent _STOP to the others; others: have received it
+        self._lost = ""  # rank 0: why no consensus is possible
+        self._seen = self._beaten = time.monotonic()  # the last heartbeat received; the last sent
 
     def go_on(self) -> None:
-        """Raises CalledOff where another rank has failed; for work, often, between two pieces."""
+        """Raises CalledOff if another rank has failed. Work calls it often, between two pieces."""
         if self._mpi is None:
             return
         self._beat()
@@ -88,33 +89,33 @@ class Consensus:
         if self._stopped:
             raise CalledOff
 
-    def conclude(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
-        """Sends this rank's outcome; returns what `judge` makes of all ranks', in their order.
+    def conclude(self, outcome: T, failed: bool, combine: Callable[[list[T]], V]) -> V:
+        """Sends this rank's outcome; returns what `combine` makes of all outcomes, in rank order.
 
-        failed: the others need not go on. The judge runs on rank 0 only, and raises nothing.
-        WorldError, on all ranks, where one of them does not come, or comes from elsewhere.
+        failed: the others need not go on. `combine` runs on rank 0 only and raises nothing.
+        Raises WorldError on all ranks if one does not arrive, or arrives with other work.
         """
         if self._mpi is None:
-            return judge([outcome])
+            return combine([outcome])
         if self._rank == 0:
-            return self._lead(outcome, failed, judge)
+            return self._lead(outcome, failed, combine)
         mpi = self._mpi
         send = mpi.isend(_Outcome(self._what, outcome, failed, ""), 0, _OUTCOME)
-        _unheard.append(send)
+        _pending.append(send)
         self._wait(lambda: send.test()[0])
         self._wait(lambda: mpi.iprobe(source=0, tag=_VERDICT))
-        _unheard.remove(send)
+        _pending.remove(send)
         answer = mpi.recv(source=0, tag=_VERDICT)
         if answer.stopped and not self._stopped:
             mpi.recv(source=0, tag=_STOP)
-        self._hear()
+        self._receive_beats()
         if answer.lost:
             self._fail(answer.lost)
         result: V = answer.value
         return result
 
     def leave(self, why: str) -> None:
-        """Ends it for all ranks, at once: this one cannot go on."""
+        """Ends the work on all ranks at once, because this rank cannot go on."""
         self._ranks.failed = True
         if self._mpi is None:
             return
@@ -123,9 +124,9 @@ class Consensus:
             self._stop()
             self._tell(None, why)
         else:
-            _unheard.append(self._mpi.isend(_Outcome(self._what, None, True, why), 0, _OUTCOME))
+            _pending.append(self._mpi.isend(_Outcome(self._what, None, True, why), 0, _OUTCOME))
 
-    def _lead(self, outcome: T, failed: bool, judge: Callable[[list[T]], V]) -> V:
+    def _lead(self, outcome: T, failed: bool, combine: Callable[[list[T]], V]) -> V:
         """Rank 0's part of `conclude`."""
         self._outcomes[0] = outcome
         if failed:
@@ -137,18 +138,18 @@ class Consensus:
         if self._lost:
             self._tell(None, self._lost)
             self._fail(self._lost)
-        verdict = judge([self._outcomes[rank] for rank in range(self._size)])
+        verdict = combine([self._outcomes[rank] for rank in range(self._size)])
         sends = self._tell(verdict, "")
         self._wait(lambda: all(send.test()[0] for send in sends))
         for send in sends:
-            _unheard.remove(send)
+            _pending.remove(send)
         return verdict
 
     def _tell(self, verdict: object, lost: str) -> list[Any]:
         assert self._mpi is not None
         answer = _Verdict(verdict, self._stopped, lost)
         sends = [self._mpi.isend(answer, rank, _VERDICT) for rank in range(1, self._size)]
-        _unheard.extend(sends)
+        _pending.extend(sends)
         return sends
 
     def _fail(self, why: str) -> NoReturn:
@@ -156,23 +157,23 @@ class Consensus:
         raise WorldError(why)
 
     def _take(self) -> bool:
-        """Rank 0: receives the outcomes that have come; tells whether none is waited for."""
+        """Rank 0: receives the outcomes that have arrived; returns whether none is missing."""
         from mpi4py import MPI
 
         assert self._mpi is not None
         status = MPI.Status()
         while self._mpi.iprobe(source=MPI.ANY_SOURCE, tag=_OUTCOME, status=status):
             source = status.Get_source()
-            told = self._mpi.recv(source=source, tag=_OUTCOME)
-            self._heard = time.monotonic()
-            self._outcomes[source] = told.value
-            if told.what.split()[0] != self._what.split()[0]:
+            found = self._mpi.recv(source=source, tag=_OUTCOME)
+            self._seen = time.monotonic()
+            self._outcomes[source] = found.value
+            if found.what.split()[0] != self._what.split()[0]:
                 self._lost = (
-                    f"The ranks have gone different ways: rank 0 is at {self._what!r}, rank "
-                    f"{source} at {told.what!r}. All ranks have to do the same, in one order."
+                    f"The ranks are at different calls: rank 0 is at {self._what!r}, rank {source} "
+                    f"at {found.what!r}. All ranks must make the same calls in the same order."
                 )
-            self._lost = told.lost or self._lost
-            if told.failed or self._lost:
+            self._lost = found.lost or self._lost
+            if found.failed or self._lost:
                 self._stop()
         return len(self._outcomes) == self._size or bool(self._lost)
 
@@ -181,10 +182,10 @@ class Consensus:
         if not self._stopped:
             self._stopped = True
             for rank in range(1, self._size):
-                self._mpi.send(None, rank, _STOP)  # a few bytes, which MPI takes at once
+                self._mpi.send(None, rank, _STOP)  # a few bytes, which MPI buffers
 
     def _beat(self) -> None:
-        """Sends a heartbeat, if it is time, to those who may wait for this rank."""
+        """Sends a heartbeat, if one is due, to the ranks that may wait for this one."""
         assert self._mpi is not None
         now = time.monotonic()
         if now < self._beaten + min(_HEARTBEAT, self._ranks.timeout / 4):
@@ -194,62 +195,62 @@ class Consensus:
             if rank != self._rank:
                 self._mpi.send(None, rank, _ALIVE)  # as in _stop
 
-    def _hear(self) -> None:
-        """Receives the heartbeats that have come."""
+    def _receive_beats(self) -> None:
+        """Receives the heartbeats that have arrived."""
         from mpi4py import MPI
 
         assert self._mpi is not None
         while self._mpi.iprobe(source=MPI.ANY_SOURCE, tag=_ALIVE):
             self._mpi.recv(source=MPI.ANY_SOURCE, tag=_ALIVE)
-            self._heard = time.monotonic()
+            self._seen = time.monotonic()
 
     def _wait(self, done: Callable[[], object]) -> None:
-        nap, told = _NAPS[0], time.monotonic() + _LONG
-        self._heard = time.monotonic()
+        nap, report_at = _NAPS[0], time.monotonic() + _LONG
+        self._seen = time.monotonic()
         while not done():
             time.sleep(nap)
             nap = min(nap * 1.2, _NAPS[1])
-            self._hear()
+            self._receive_beats()
             if self._rank == 0:
                 self._beat()
-            if time.monotonic() > told:
-                told = float("inf")
+            if time.monotonic() > report_at:
+                report_at = float("inf")
                 print(
                     f"shanty.xgboost: {self._what}: rank {self._rank} is still waiting for "
-                    f"{self._missing()}. All ranks have to come here.",
+                    f"{self._missing()}. All ranks have to make this call.",
                     file=sys.stderr,
                 )
-            if time.monotonic() > self._heard + self._ranks.timeout:
+            if time.monotonic() > self._seen + self._ranks.timeout:
                 self._fail(
-                    f"{self._what}: in {self._ranks.timeout} seconds there was no sign of life of "
-                    f"{self._missing()}. All ranks have to come here; where one needs longer, "
-                    "init(timeout=…) gives it."
+                    f"{self._what}: no heartbeat from {self._missing()} for {self._ranks.timeout} "
+                    "seconds. All ranks have to make this call. If a rank needs longer, set "
+                    "init(timeout=…)."
                 )
 
     def _missing(self) -> str:
         if self._rank:
-            return "rank 0, which hears all others first"
+            return "rank 0, which waits for all others"
         ranks = [str(rank) for rank in range(self._size) if rank not in self._outcomes]
         return f"rank {', '.join(ranks)}"
 
 
-class CalledOff(Exception):  # noqa: N818 (it is none of this rank)
-    """Another rank has failed; `Consensus.go_on` raises it."""
+class CalledOff(Exception):  # noqa: N818 (not an error of this rank)
+    """Another rank has failed; raised by `Consensus.go_on`."""
 
 
-# What reading data raises because of the data, or of the machine that it is on.
+# What reading raises because of the data, or of the machine that holds the data.
 _FAILURES = (OSError, ValueError, EOFError, MemoryError, ImportError, BadZipFile, zlib.error)
 
 
 def together(
-    ranks: Ranks, what: str, work: Callable[[Consensus], T], judge: Callable[[list[T]], V]
+    ranks: Ranks, what: str, work: Callable[[Consensus], T], combine: Callable[[list[T]], V]
 ) -> V:
-    """Does `work` on all ranks, then `judge` on rank 0 what came of it; returns that everywhere.
+    """Does `work` on all ranks, combines the results on rank 0, returns the combination on all.
 
-    Where one of them fails because of the data, all ranks raise the same DataError. An error of
-    another kind leaves the rank as it is, once the others have been told; to them it is a
-    DataError. Work that takes long calls `go_on` of its consensus now and then; WorldError is for
-    work after which this rank cannot go on.
+    If one rank fails because of the data, all ranks raise the same DataError. An error of another
+    kind is raised unchanged on its rank, after it has been reported to the others, which raise a
+    DataError. Long work calls `go_on` of its consensus from time to time. Work raises WorldError if
+    this rank cannot go on afterwards.
     """
     consensus = Consensus(ranks, what)
     done: list[T] = []
@@ -276,7 +277,7 @@ def together(
             more = f"\n(and {len(failures) - 3} more ranks)" if len(failures) > 3 else ""
             return [], "\n".join(failures[:3]) + more
         try:
-            return [judge([each[0] for each, _ in outcomes])], ""
+            return [combine([each[0] for each, _ in outcomes])], ""
         except DataError as error:
             return [], str(error)
         except Exception as error:  # noqa: BLE001 (as above)
@@ -296,4 +297,4 @@ def _spell(error: BaseException) -> str:
         where = f": {error.filename}" if error.filename else ""
         full = f". {room()}" if error.errno == errno.ENOSPC else ""
         return f"{error.strerror}{where}{full}"
-    return str(error).partition("\nStack trace")[0].rstrip()  # XGBoost's, of addresses only
+    return str(error).partition("\nStack trace")[0].rstrip()  # XGBoost's, of addresses

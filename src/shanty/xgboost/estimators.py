@@ -1,7 +1,7 @@
 """XGBoost's scikit-learn classes, trained by all ranks on the rows that each of them has.
 
-`fit` is called by all ranks, each with its share of the rows (and of the rows to evaluate on).
-All of them get the same model; `predict` and all else are of one rank.
+All ranks call `fit`, each with its share of the rows (and of the rows to evaluate on), and get the
+same model. `predict` and all other methods work on one rank.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def ready(
 ) -> tuple[Any, dict[str, Any]]:
     """The rows and options of a `fit`, so that they mean the same on all ranks.
 
-    DataError on all ranks where one rank's rows and labels do not fit, which XGBoost finds out on
-    that rank only, for which the others would wait; and where their parameters or columns differ.
+    DataError on all ranks if one rank's rows and labels do not fit together, which XGBoost notices
+    on that rank only while the others wait, and if parameters or columns differ.
     """
 
     def look(_: object) -> list[Facts]:
@@ -46,7 +46,7 @@ def ready(
         for qid in (options.get("qid"), *(options.get("eval_qid") or ())):
             ids = np.asarray([] if qid is None else qid)
             if (ids[1:] < ids[:-1]).any():
-                raise DataError("qid is not sorted. Sort the rows by it, and what goes with them.")
+                raise DataError("qid is not sorted. Sort the rows and their labels by qid.")
         facts = of_parameters({**model.get_params(), "callbacks": None})
         # XGBoost reuses the matrix of X and y; a rank that makes another would wait for the others.
         evals = [
@@ -78,11 +78,11 @@ def _length(rows: Any) -> int:
 class OverRanks:
     """Trains on the rows of all ranks; stands before XGBoost's class among the bases."""
 
-    _is_forest = False  # a single round, of which the run is told nothing
+    _is_forest = False  # one round, which is not reported to the run
     callbacks: Any
 
     def fit(self, X: Any, y: Any, **options: Any) -> Self:  # noqa: N803
-        """Trains on the rows of all ranks; X, y and what is told of them are this rank's."""
+        """Trains on the rows of all ranks; X, y and the options are this rank's."""
         ranks = current()
         own: Any = self
         rows, options = ready(ranks, own, X, y, options)
@@ -98,7 +98,7 @@ class OverRanks:
         return self
 
     def _configure_fit(self, *args: Any, **options: Any) -> Any:
-        """As XGBoost's, with a metric of the caller's own that is a mean over all ranks' rows."""
+        """As XGBoost's, but a custom metric is a mean over the rows of all ranks."""
         model, metric, *others = super()._configure_fit(*args, **options)  # type: ignore[misc]
         return model, over_ranks(metric, current()), *others
 
@@ -137,21 +137,21 @@ class _Classes(OverRanks):
             self._own = np.unique(np.asarray(y))
             return self._own
 
-        def judge(seen: list[NDArray[np.generic]]) -> int:
-            told = [each for each in seen if len(each)]
-            if not told:
-                raise DataError("y has no rows, on any rank.")
-            classes = np.unique(np.concatenate(told))
+        def combine(seen: list[NDArray[np.generic]]) -> int:
+            there = [each for each in seen if len(each)]
+            if not there:
+                raise DataError("y has no rows on any rank.")
+            classes = np.unique(np.concatenate(there))
             if not np.array_equal(classes, np.arange(len(classes))):
                 raise DataError(
-                    f"The classes in y are {classes.tolist()}, over all ranks; XGBoost counts "
-                    f"them 0 … {len(classes) - 1}. Number them so (sklearn's LabelEncoder does, "
-                    "fitted on all rows)."
+                    f"The classes in y are {classes.tolist()} over all ranks, but XGBoost expects "
+                    f"0 … {len(classes) - 1}. Number them like this, for example with sklearn's "
+                    "LabelEncoder fitted on all rows."
                 )
             return len(classes)
 
         try:
-            self._all = together(current(), "fit", look, judge)
+            self._all = together(current(), "fit", look, combine)
             return super().fit(X, y, **options)
         finally:
             self._own = None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shanty.xgboost.errors import DataError
-from shanty.xgboost.text import Rows
+from shanty.xgboost.text.rows import Rows
 
 
 def share_of(
@@ -24,10 +24,10 @@ def share_of(
 
 
 def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator[Rows]:
-    """Yields, of rows with a qid, those of the groups that begin within a share.
+    """Yields the rows of the groups that begin within a share. The rows have a qid.
 
-    wanted: rows of the share. started: `pieces` begins one row before it, since it is not the
-    first one. They go on behind it for as long as they are asked for.
+    wanted: the number of rows in the share. started: `pieces` begins one row before the share,
+    because this is not the first share. `pieces` continues after the share as long as it is read.
     """
     if wanted <= 0:
         return
@@ -61,7 +61,7 @@ def whole_groups(pieces: Iterable[Rows], wanted: int, started: bool) -> Iterator
 def sizes(qids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Counts the rows of one qid that follow each other, group by group.
 
-    XGBoost is told these, not the ids: of an id it keeps 32 bits, and it wants ids that rise.
+    XGBoost gets the sizes, not the ids: it keeps 32 bits of an id, and requires ids that rise.
     """
     cuts = np.flatnonzero(qids[1:] != qids[:-1]) + 1
     return np.diff(cuts, prepend=0, append=len(qids)) if len(qids) else cuts
@@ -73,17 +73,17 @@ def ids(qids: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def refuse_twice(groups: NDArray[np.uint64], where: str) -> None:
-    """DataError where one of these ids of groups, each with rows of its own, comes back."""
+    """DataError if one of these ids, each of a group of consecutive rows, occurs twice."""
     ordered = np.sort(groups)
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(again):
         raise DataError(
             f"{where}: qid {ordered[again[0]]} comes back after rows of another one. Rows of one "
-            "qid have to follow each other: sort them by it."
+            "qid must be consecutive: sort the rows by qid."
         )
 
 
 def overlap(spans: Iterable[tuple[int, int] | None]) -> bool:
-    """Tells whether ranges (lowest, highest) overlap, so that ids may be in several."""
+    """Returns whether ranges (lowest, highest) overlap, so that several may have the same id."""
     there = sorted(span for span in spans if span is not None)
     return any(after[0] <= before[1] for before, after in pairwise(there))

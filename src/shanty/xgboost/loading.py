@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost import groups, text
+from shanty.xgboost import groups
 from shanty.xgboost.communication import Communicator
 from shanty.xgboost.consensus import Consensus, together
 from shanty.xgboost.errors import DataError
@@ -19,7 +19,11 @@ from shanty.xgboost.npz import Arrays
 from shanty.xgboost.parquet import Table
 from shanty.xgboost.share import Share, Summary, agree
 from shanty.xgboost.sources import Source, parse, side_files
-from shanty.xgboost.text import Rows
+from shanty.xgboost.text.csv import read_csv
+from shanty.xgboost.text.files import measure
+from shanty.xgboost.text.libsvm import read_libsvm
+from shanty.xgboost.text.rows import Rows
+from shanty.xgboost.text.side_files import Groups, count_rows, groups_of_share, numbers
 
 COLUMNS = ("label", "weight", "qid")  # what may be the name of a column of Parquet, or of an array
 
@@ -48,8 +52,8 @@ class Loaded:
 def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool) -> Loaded:
     """Reads this rank's share of the files that `data` names. All ranks call it.
 
-    columns: for Parquet and npz, what is the label, the weight, the qid there. label: whether the
-    caller has labels of his own. DataError, the same on all ranks, for anything wrong with it.
+    columns: for Parquet and npz, the names of the label, the weight and the qid. label: whether the
+    caller passes labels. Raises the same DataError on all ranks for anything that is wrong.
     """
     what = f"loading {data}"
     seen: list[Files] = []  # by this rank: another one may have the same files in other folders
@@ -82,7 +86,7 @@ def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool
         groups.refuse_twice(ids, str(source))
         return replace(summary, groups=(int(ids.min()), int(ids.max())))
 
-    def judge(summaries: list[Summary]) -> tuple[Summary, list[int], bool]:
+    def combine(summaries: list[Summary]) -> tuple[Summary, list[int], bool]:
         try:
             agreed = agree(summaries, label)
         except DataError as error:
@@ -94,7 +98,7 @@ def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool
         groups.refuse_twice(np.concatenate(found), str(source))
 
     try:
-        agreed, rows, mixed = together(ranks, what, read, judge)
+        agreed, rows, mixed = together(ranks, what, read, combine)
         first = sum(rows[: ranks.rank])
         if mixed:
             together(ranks, what, lambda _: ids, compare)
@@ -104,7 +108,6 @@ def load(ranks: Communicator, data: object, columns: dict[str, str], label: bool
         for share in made:
             share.close()
         raise
-    agreed = replace(agreed, dense=bool(agreed.dense))
     return Loaded(made[0], agreed, first, ranks.size, beside.given)
 
 
@@ -114,15 +117,15 @@ def _look(
     source = parse(data)
     if columns and source.format in ("libsvm", "csv"):
         raise DataError(
-            f"{source}: {', '.join(columns)}= names columns, which CSV files have not here. "
-            "Say ?label_column=0, or pass an array."
+            f"{source}: {', '.join(columns)}= names columns, but a CSV file has no column names. "
+            "Give ?label_column=0, or pass an array."
             if source.format == "csv"
-            else f"{source}: {', '.join(columns)}= names columns, which a LibSVM file has not."
+            else f"{source}: {', '.join(columns)}= names columns, but a LibSVM file has none."
         )
     if source.cache:
         raise DataError(
-            f"{source}#{source.cache}: no cache on disk is made for training (external memory). "
-            "Leave the # and what follows out; on more ranks each share is smaller."
+            f"{source}#{source.cache}: training from a cache on disk (external memory) is not "
+            "supported. Leave out the # and what follows; on more ranks each share is smaller."
         )
     if source.format == "buffer":
         raise DataError(
@@ -134,7 +137,7 @@ def _look(
     sides = {suffix: Path(file).stat().st_size for suffix, file in side_files(source).items()}
     content: tuple[int, ...] = ()
     if source.format in ("libsvm", "csv"):
-        content = tuple(text.sizes(source.files[ranks.rank :: ranks.size], go_on))
+        content = tuple(measure(source.files[ranks.rank :: ranks.size], go_on))
     return Files(source, size, sides, content)
 
 
@@ -145,8 +148,8 @@ def _same_files(seen: list[Files]) -> list[int]:
         if _same(each) != _same(first):
             raise DataError(
                 f"The ranks see different files: rank 0 {_spell(first)}, rank {rank} "
-                f"{_spell(each)}. All ranks name the same files, and each gets its share of them; "
-                "hosts without a shared folder need equal copies."
+                f"{_spell(each)}. All ranks must name the same files, of which each rank reads its "
+                "share; hosts without a shared folder need equal copies."
             )
     sizes = [0] * len(first.bytes)
     for rank, each in enumerate(seen):
@@ -155,7 +158,7 @@ def _same_files(seen: list[Files]) -> list[int]:
 
 
 def _same(files: Files) -> tuple[object, ...]:
-    """The facts that have to be equal on all ranks; folders may differ from host to host."""
+    """The facts that must be equal on all ranks. Folders may differ from host to host."""
     names = [Path(file).name for file in files.source.files]
     return names, replace(files.source, files=()), files.bytes, files.sides
 
@@ -165,7 +168,7 @@ def _spell(files: Files) -> str:
     return f"{files.source} ({sum(files.bytes)} bytes{sides})"
 
 
-_Known = tuple[int, Sequence[str], Sequence[str]]  # at least so many columns; names, types
+_Known = tuple[int, Sequence[str], Sequence[str]]  # the least number of columns; names, types
 
 
 def _rows(
@@ -180,16 +183,10 @@ def _rows(
         arrays = Arrays(source.files, columns)
         return arrays.share(ranks.rank, ranks.size), (arrays.columns, (), ())
     if source.format == "libsvm":
-        mode = source.number("indexing_mode", 0)
-        if mode not in (0, 1):
-            raise DataError(
-                f"indexing_mode={mode} guesses whether indices begin at 0 or 1, which a rank "
-                "cannot know from its share. Say 0 or 1."
-            )
-        read = partial(text.read_libsvm, indexing_mode=mode)
+        read = partial(read_libsvm, indexing_mode=source.number("indexing_mode", 0))
     else:
         read = partial(
-            text.read_csv,
+            read_csv,
             label_column=source.number("label_column", -1),
             weight_column=source.number("weight_column", -1),
             delimiter=source.options.get("delimiter", ","),
@@ -211,14 +208,14 @@ class _Beside:
         self._file = source.files[0]
         self._first_group = self._groups = 0  # groups before this rank's, and of all ranks
         if sides and ranks.rank == 0:
-            _tell(f"{self._file}: beside it were found, and are used: {', '.join(sides)}")
+            _say(f"{self._file}: files beside it are used: {', '.join(sides)}")
         if ".group" not in sides:
             return
         comment = "#" if source.format == "libsvm" else None
         count = together(
             ranks,
             what,
-            lambda consensus: text.count_rows(
+            lambda consensus: count_rows(
                 source.files,
                 ranks.rank,
                 ranks.size,
@@ -230,36 +227,36 @@ class _Beside:
         )
         start = sum(count[: ranks.rank])
 
-        own: list[text.Groups] = []
+        own: list[Groups] = []
 
         def find(consensus: Consensus) -> int:
-            found = text.groups_of_share(
+            found = groups_of_share(
                 self._file + ".group", start, count[ranks.rank], sum(count), consensus.go_on
             )
             own.append(found)
             return len(found.group_sizes)
 
-        numbers = together(ranks, what, find, lambda each: each)
-        self._first_group, self._groups = sum(numbers[: ranks.rank]), sum(numbers)
+        counts = together(ranks, what, find, lambda each: each)
+        self._first_group, self._groups = sum(counts[: ranks.rank]), sum(counts)
         self.skip, self.extra, self.given["group"] = own[0]
 
     def check(self, summary: Summary) -> None:
-        """DataError where lines and files say two things."""
+        """DataError if the lines and the files contradict each other."""
         for suffix, name in ((".weight", "weight"), (".group", "qid")):
             if suffix in self._sides and name in summary.given:
                 raise DataError(
-                    f"{self._file}: its lines have a {name}, and {self._file}{suffix} is there, "
-                    "too. Remove one of them."
+                    f"{self._file}: its lines have a {name}, and {self._file}{suffix} exists as "
+                    "well. Remove one of the two."
                 )
         if ".weight" in self._sides and "qid" in summary.given:
             raise DataError(
-                f"{self._file}.weight: weights of groups that are told by qid are not supported. "
+                f"{self._file}.weight: weights of groups are not supported together with qid. "
                 "Write the sizes of the groups to a file .group and leave qid out."
             )
         if ".group" in self._sides and sum(self.given["group"]) != summary.rows:
             raise DataError(
-                f"{self._file}.group speaks of {sum(self.given['group'])} rows of this rank's "
-                f"share, but it has {summary.rows}."
+                f"{self._file}.group has {sum(self.given['group'])} rows for this rank's share, "
+                f"but the share has {summary.rows}."
             )
 
     def take(self, rows: int, first: int, total: int, consensus: Consensus) -> None:
@@ -270,10 +267,10 @@ class _Beside:
             part = first, rows, total
             if name == "weight" and "group" in self.given:
                 part = self._first_group, len(self.given["group"]), self._groups
-            self.given[name] = text.numbers(self._file + suffix, *part, consensus.go_on)
+            self.given[name] = numbers(self._file + suffix, *part, consensus.go_on)
 
 
 @cache
-def _tell(text: str) -> None:
+def _say(text: str) -> None:
     """Prints something, once."""
     print(f"shanty.xgboost: {text}", file=sys.stderr)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from shanty.xgboost.agreement import Facts, compare, of_columns
 from shanty.xgboost.columns import shared
 from shanty.xgboost.communication import Communicator, blaming_the_lost, current
 from shanty.xgboost.consensus import together
@@ -46,7 +48,7 @@ class DMatrix(xgboost.DMatrix):  # type: ignore[misc]
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]
     """XGBoost's QuantileDMatrix of this rank's rows; as DMatrix here.
 
-    The bins are those of all ranks' rows.
+    The bins cover the rows of all ranks.
     """
 
     def __init__(self, data: Any, label: Any = None, **options: Any) -> None:
@@ -94,7 +96,7 @@ def share(
 
 
 def _arguments(loaded: Loaded, own: dict[str, Any]) -> dict[str, Any]:
-    """Puts together what XGBoost is to know beside the rows: of the files, and of the caller."""
+    """XGBoost's arguments beside the rows: from the files, and from the caller."""
     arguments: dict[str, Any] = {}
     for name in loaded.agreed.given:
         found = loaded.share.meta(name)
@@ -130,14 +132,14 @@ def _arguments(loaded: Loaded, own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_rows(loaded: Loaded, name: str, value: Any) -> Any:
-    """Of one value for each row of all files, those of this rank's rows."""
+    """The values of this rank's rows, out of one value for each row of all files."""
     count, rows = len(value), loaded.share.rows
     if count == rows and rows != loaded.agreed.rows:
         return value
     if count != loaded.agreed.rows:
         raise DataError(
-            f"{name}= has {count} values, but there are {loaded.agreed.rows} rows, {rows} of them "
-            "this rank's."
+            f"{name}= has {count} values, but the files have {loaded.agreed.rows} rows, {rows} of "
+            "them on this rank."
         )
     taken = slice(loaded.first, loaded.first + rows)
     return value.iloc[taken] if hasattr(value, "iloc") else value[taken]
@@ -151,12 +153,12 @@ def made_by_all(
 ) -> None:
     """Constructs the matrix on all ranks; DataError on all of them where one cannot.
 
-    attend: makes a matrix without rows in its place. Amid the constructor the ranks agree on the
-    columns (and on bins), and those whose rows are in order would wait there for the one that has
-    failed before. Labels and weights of a DMatrix are looked at after that.
+    attend: makes a matrix without rows in its place. Within the constructor the ranks agree on the
+    columns (and on bins), and ranks whose rows are in order would wait there for a rank that has
+    failed earlier. XGBoost checks the labels and weights of a DMatrix after that.
     """
 
-    def make(_: object) -> tuple[Any, ...]:
+    def make(_: object) -> list[Facts]:
         try:
             with blaming_the_lost():
                 construct()
@@ -167,15 +169,15 @@ def made_by_all(
                 with suppress(xgboost.core.XGBoostError):
                     attend()
             raise
-        return matrix.num_col(), matrix.feature_names, matrix.feature_types
+        return [of_columns(matrix)]
 
-    together(ranks, "making a matrix", make, _alike)
+    together(ranks, "making a matrix", make, partial(compare, what="make matrices with"))
 
 
 def _finite(rows: Any, missing: float | None) -> None:
-    """DataError where one of the values is infinite, which XGBoost finds amid the bins: too late.
+    """DataError if a value is infinite, which XGBoost notices too late: while it makes the bins.
 
-    Of arrays, SciPy's matrices and tables; others it looks at itself.
+    Checks arrays, SciPy's matrices and tables; XGBoost checks other data itself.
     """
     if missing is not None and np.isinf(missing):
         return
@@ -184,22 +186,4 @@ def _finite(rows: Any, missing: float | None) -> None:
         values = column.data if issparse(column) else column
         kind = getattr(getattr(values, "dtype", None), "kind", "")
         if kind == "f" and np.isinf(np.asarray(values)).any():
-            raise DataError("there is an infinite value in the rows.")
-
-
-def _alike(seen: list[tuple[Any, ...]]) -> None:
-    for rank, each in enumerate(seen):
-        for what, here, there in zip(
-            ("columns", "feature names", "feature types"), seen[0], each, strict=True
-        ):
-            if here != there:
-                raise DataError(
-                    f"The ranks' matrices have different {what}: rank 0 {_short(here)}, "
-                    f"rank {rank} {_short(there)}."
-                )
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value[:5])) + (", …" if len(value) > 5 else "")
-    return str(value)
+            raise DataError("the rows have an infinite value.")

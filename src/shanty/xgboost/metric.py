@@ -1,4 +1,4 @@
-"""Averages a metric of the caller's own over the rows of all ranks."""
+"""Averages a custom metric over the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over_ranks(metric: Metric | None, ranks: Communicator) -> Metric | None:
                 share = _metrics.share(metric, guess, matrix, matrix.num_row())
         except Exception as error:  # noqa: BLE001 (raised below, once the others know)
             own, share = error, _metrics.failed(ranks.rank, error)
-        consensus = Consensus(ranks, "metric of the caller's own")
+        consensus = Consensus(ranks, "custom metric")
         found, failure = consensus.conclude(share, own is not None, _metrics.mean)
         if own is not None:
             raise own

@@ -1,14 +1,15 @@
-"""Reads rows of `.npz` files from within the archive: never more than a piece at a time.
+"""Reads rows of `.npz` files from within the archive, never more than a piece at a time.
 
-Of dense arrays the features are `X` (or `data`), two-dimensional; `y` (or `label`) are the labels,
-and `weight` and `qid` may be there. What scipy.sparse.save_npz writes is read where it is CSR; the
-same names may stand beside it. The format of the members is NumPy's (numpy.lib.format).
+Dense features are the two-dimensional array `X` (or `data`); `y` (or `label`) has the labels, and
+`weight` and `qid` are optional. CSR matrices that scipy.sparse.save_npz has written are read as
+well, with arrays of the same names beside them. The members have NumPy's format (numpy.lib.format).
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from itertools import repeat
 from typing import IO, Any
 
@@ -18,17 +19,18 @@ from numpy.typing import NDArray
 
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.groups import share_of
-from shanty.xgboost.text import Rows
+from shanty.xgboost.text.rows import ENTRY, Rows, entries_of, overlaps
 
-_Features = tuple[NDArray[np.float32], NDArray[np.int32] | None, NDArray[np.int64] | None]
+_Features = tuple[NDArray[Any], NDArray[np.int64] | None]
+_Stream = Callable[[str, int, int, Iterable[int]], Iterator[NDArray[np.generic]]]
 _PIECE = 1 << 18  # values at a time
 _NAMES = {"features": ("X", "data"), "label": ("y", "label", "labels")}
 
 
 class Arrays:
-    """npz files as one table. DataError where one has not what is needed.
+    """npz files as one table. DataError for a file that lacks something.
 
-    columns: which member is the label, the weight, the qid, where it is not the usual name.
+    columns: the members with the label, the weight, the qid, if they do not have the usual names.
     """
 
     def __init__(self, files: Sequence[str], columns: dict[str, str]) -> None:
@@ -37,7 +39,7 @@ class Arrays:
         for part in self._parts:
             if part.kind != first.kind:
                 raise DataError(
-                    f"{part.file}: other columns, or other arrays, than in {first.file}."
+                    f"{part.file}: its columns or arrays differ from those of {first.file}."
                 )
         self.columns = first.columns
 
@@ -47,12 +49,8 @@ class Arrays:
         return share_of(self._rows, rows, "qid" in self._parts[0].meta, rank, ranks)
 
     def _rows(self, start: int, stop: int) -> Iterator[Rows]:
-        first = 0
-        for part in self._parts:
-            begin, end = max(start - first, 0), min(stop - first, part.rows)
-            if begin < end:
-                yield from part.pieces(begin, end)
-            first += part.rows
+        for number, first, end in overlaps((part.rows for part in self._parts), start, stop):
+            yield from self._parts[number].pieces(first, end)
 
 
 class _Part:
@@ -70,7 +68,7 @@ class _Part:
             if found:
                 self.meta[what] = found[0]
             elif what in columns:
-                raise DataError(f"{file}: there is no array {columns[what]} for {what}=.")
+                raise DataError(f"{file}: array {columns[what]} for {what}= not found.")
         if self.sparse:
             self._features = "data"
             self.rows, self.columns = (
@@ -90,7 +88,7 @@ class _Part:
         else:
             found = [name for name in _NAMES["features"] if name in there]
             if not found:
-                raise DataError(f"{file}: there is no array X or data. It has {sorted(there)}.")
+                raise DataError(f"{file}: array X or data not found. It has {sorted(there)}.")
             self._features = found[0]
             shape = _shape(file, self._features)
             if len(shape) != 2:
@@ -107,17 +105,25 @@ class _Part:
     def pieces(self, start: int, stop: int) -> Iterator[Rows]:
         """Rows start … stop - 1."""
         step = max(1, _PIECE // (16 if self.sparse else max(self.columns, 1)))
-        meta = {
-            what: map(
-                self._qids if what == "qid" else _floats,
-                _stream(self.file, name, start, stop, repeat(step)),
-            )
-            for what, name in self.meta.items()
-        }
-        read = self._sparse if self.sparse else self._dense
-        for features in read(start, stop, step):
-            given: dict[str, Any] = {what: next(each) for what, each in meta.items()}
-            yield Rows(*features, given.get("label"), given.get("weight"), given.get("qid"))
+        with ExitStack() as streams:  # an error leaves none of them open
+
+            def stream(
+                name: str, first: int, end: int, steps: Iterable[int]
+            ) -> Iterator[NDArray[np.generic]]:
+                made = _stream(self.file, name, first, end, steps)
+                return streams.enter_context(closing(made))
+
+            meta = {
+                what: map(
+                    self._qids if what == "qid" else _floats,
+                    stream(name, start, stop, repeat(step)),
+                )
+                for what, name in self.meta.items()
+            }
+            read = self._sparse if self.sparse else self._dense
+            for features in read(stream, start, stop, step):
+                given: dict[str, Any] = {what: next(each) for what, each in meta.items()}
+                yield Rows(*features, given.get("label"), given.get("weight"), given.get("qid"))
 
     def _qids(self, values: NDArray[np.generic]) -> NDArray[np.uint64]:
         numbers = np.asarray(values)
@@ -131,29 +137,29 @@ class _Part:
             )
         return numbers.astype(np.uint64)
 
-    def _dense(self, start: int, stop: int, step: int) -> Iterator[_Features]:
-        for data in _stream(self.file, self._features, start, stop, repeat(step)):
-            yield _floats(data), None, None
+    def _dense(self, stream: _Stream, start: int, stop: int, step: int) -> Iterator[_Features]:
+        for data in stream(self._features, start, stop, repeat(step)):
+            yield _floats(data), None
 
-    def _sparse(self, start: int, stop: int, step: int) -> Iterator[_Features]:
-        starts = np.concatenate(list(_stream(self.file, "indptr", start, stop + 1, repeat(_PIECE))))
+    def _sparse(self, stream: _Stream, start: int, stop: int, step: int) -> Iterator[_Features]:
+        starts = np.concatenate(list(stream("indptr", start, stop + 1, repeat(_PIECE))))
         starts = starts.astype(np.int64)
         counts = [
             int(starts[min(first + step, len(starts) - 1)] - starts[first])
             for first in range(0, stop - start, step)
         ]
         begin, end = int(starts[0]), int(starts[-1])
-        values = _stream(self.file, "data", begin, end, counts)
-        indices = _stream(self.file, "indices", begin, end, counts)
+        values = stream("data", begin, end, counts)
+        indices = stream("indices", begin, end, counts)
         for number, first in enumerate(range(0, stop - start, step)):
             part = starts[first : first + step + 1]
             if not counts[number]:
-                yield np.empty(0, np.float32), np.empty(0, np.int32), part - part[0]
+                yield np.empty(0, ENTRY), part - part[0]
                 continue
-            columns = np.asarray(next(indices))
+            columns: NDArray[Any] = next(indices)
             if (columns < 0).any() or (columns >= self.columns).any():
                 raise DataError(f"{self.file}: indices go beyond its {self.columns} columns.")
-            yield _floats(next(values)), columns.astype(np.int32), part - part[0]
+            yield entries_of(columns, next(values)), part - part[0]
 
 
 def _floats(values: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -183,8 +189,8 @@ def _shape(file: str, name: str) -> tuple[int, ...]:
 
 def _stream(
     file: str, name: str, start: int, stop: int, steps: Iterable[int]
-) -> Iterator[NDArray[np.generic]]:
-    """Rows start … stop - 1 of a member, so many at a time; steps of no row are left out."""
+) -> Generator[NDArray[np.generic], None, None]:
+    """Rows start … stop - 1 of a member, in steps of these sizes; steps of 0 are left out."""
     with zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
         shape, dtype = _header(member, file, name)
         width = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize

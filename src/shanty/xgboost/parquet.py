@@ -1,4 +1,4 @@
-"""Reads rows of Parquet files in bounded memory: of each row group what a rank's share needs."""
+"""Reads rows of Parquet files in bounded memory: only what a rank's share needs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.groups import share_of
-from shanty.xgboost.text import Rows
+from shanty.xgboost.text.rows import Rows
 
-_BATCH = 1 << 16  # values that are decoded at a time, at most so many rows
+_BATCH = 1 << 16  # values that are decoded at a time
 
 
 class Table:
@@ -33,15 +33,15 @@ class Table:
             try:
                 self._files.append(parquet.ParquetFile(name))
             except pa.ArrowException as error:
-                raise DataError(f"{name}: this is no Parquet file: {error}") from None
+                raise DataError(f"{name}: not a Parquet file: {error}") from None
         self._meta = columns
         schema = self._files[0].schema_arrow
         for name, file in zip(files, self._files, strict=True):
             if [(f.name, f.type) for f in file.schema_arrow] != [(f.name, f.type) for f in schema]:
-                raise DataError(f"{name}: its columns are not those of {files[0]}.")
+                raise DataError(f"{name}: its columns differ from those of {files[0]}.")
         for what, column in columns.items():
             if column not in schema.names:
-                raise DataError(f"{files[0]}: there is no column {column} for {what}=.")
+                raise DataError(f"{files[0]}: column {column} for {what}= not found.")
         self.names = [name for name in schema.names if name not in columns.values()]
         self.types = [self._type(schema.field(name), files[0]) for name in self.names]
         for column in columns.values():
@@ -76,7 +76,7 @@ class Table:
             what: self._qids(part, name, file) if what == "qid" else self._floats(part, name)
             for what, name in self._meta.items()
         }
-        return Rows(data, None, None, given.get("label"), given.get("weight"), given.get("qid"))
+        return Rows(data, None, given.get("label"), given.get("weight"), given.get("qid"))
 
     def _floats(self, part: Any, name: str) -> Any:
         column = part.column(name).cast(self._arrow.float32(), safe=False)
@@ -94,7 +94,7 @@ class Table:
             ) from None
 
     def _type(self, field: Any, file: str) -> str:
-        """XGBoost's word for a column's type."""
+        """XGBoost's name for a column's type."""
         kinds = self._arrow.types
         if kinds.is_boolean(field.type):
             return "i"
@@ -104,5 +104,5 @@ class Table:
             return "float"
         raise DataError(
             f"{file}: column {field.name} is of type {field.type}. XGBoost needs numbers: "
-            "turn it into some, or leave the column out of the file."
+            "convert the column, or leave it out of the file."
         )

@@ -7,11 +7,11 @@ a thread drops what has been read; the system may keep those pages in its cache 
 has memory to spare. Sparse rows go through a pipe, in XGBoost's own binary form, which costs it
 half the time of SciPy's CSR.
 
-The form is that of DMatrix.save_binary, which XGBoost loads by the name of a file: fields that say
-their names, then where each row begins (how many, and an uint64 each), then the entries (how many,
-and an uint32 and a float32 each). The fields are taken from what the XGBoost in use writes of a
-matrix without rows, so one more or less is no matter; only the numbers of rows and entries are put
-in.
+The form is that of DMatrix.save_binary, which XGBoost loads by the name of a file: named fields,
+then where each row begins (their number, and a uint64 each), then the entries (their number, and a
+uint32 and a float32 each). The fields are copied from what the installed XGBoost writes for a
+matrix without rows, so additional fields do not matter; only the numbers of rows and entries are
+replaced.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from scipy.sparse import csr_matrix
 
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
-from shanty.xgboost.text import ENTRY, Rows
+from shanty.xgboost.text.rows import ENTRY, Rows, entries_of
 
 _PIECE = 1 << 18  # entries at a time
 _EVERY = 0.004  # seconds between two times that pages are dropped
 _SPLICE = 1 << 20  # bytes that go to a pipe at a time, if it takes as much
 _PIPE = 1 << 20  # bytes that the pipe holds, if it may: fewer turns between writer and reader
 _SCALAR = b"\x04\x01"  # a field of the type uint64, one value of it
-_NO_ROWS = struct.pack("<QQQ", 1, 0, 0)  # row 0 would begin at 0; there is no entry
+_NO_ROWS = struct.pack("<QQQ", 1, 0, 0)  # row 0 would begin at 0; no entries
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Summary:
 
 
 class Share:
-    """Rows that are collected; their values go to disk, what is one number a row stays here."""
+    """Collects rows. Their values go to disk; labels, weights and qids stay in memory."""
 
     def __init__(self) -> None:
         self._values = Spill(np.float32)  # of dense rows
@@ -72,7 +72,7 @@ class Share:
         self.dense: bool | None = None
 
     def add(self, rows: Rows) -> None:
-        """Takes some rows. DataError for a number that cannot be, OSError if the disk is full."""
+        """Takes some rows. DataError for an invalid number, OSError if the disk is full."""
         for name, values in (("label", rows.labels), ("weight", rows.weights)):
             if values is not None and not np.isfinite(values).all():
                 which = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -80,17 +80,16 @@ class Share:
         for name, kept in (("label", rows.labels), ("weight", rows.weights), ("qid", rows.qids)):
             if kept is not None:
                 self._meta[name].append(kept)
-        if rows.indptr is None or rows.indices is None:
+        if rows.indptr is None:
             self._add_dense(rows.data)
-            self.rows += len(rows.data)
         else:
-            self._add_sparse(rows.entries, rows.indptr)
-            self.rows += len(rows.indptr) - 1
+            self._add_sparse(rows.data, rows.indptr)
+        self.rows += rows.size
 
     def summary(
         self, columns: int = 0, names: Sequence[str] = (), types: Sequence[str] = ()
     ) -> Summary:
-        """The facts of this share. columns: of which the files tell, though the last be empty."""
+        """The facts of this share. columns: as the files give them; the last may be empty."""
         given = tuple(name for name, parts in self._meta.items() if parts)
         width = max(self.columns, columns)
         return Summary(self.rows, width, self.dense, given, tuple(names), tuple(types))
@@ -102,9 +101,9 @@ class Share:
 
     @contextmanager
     def matrix(self, columns: int, dense: bool) -> Iterator[Any]:
-        """The rows as an array or SciPy's CSR, `columns` wide, on disk, while this lasts.
+        """The rows as an array or SciPy's CSR, `columns` wide, on disk, until the block ends.
 
-        XGBoost copies them; what it has copied is not kept in memory.
+        XGBoost copies them; what it has copied does not stay in memory.
         """
         if dense:
             data = self._values.array().reshape(self.rows, columns)
@@ -120,9 +119,9 @@ class Share:
                 yield data
 
     def form(self, columns: int) -> AbstractContextManager[Any]:
-        """Sparse rows, `columns` wide, in the form that costs XGBoost least, while this lasts.
+        """Sparse rows, `columns` wide, in the form that XGBoost reads fastest.
 
-        It is read once only: not for a QuantileDMatrix.
+        It can be read once only: not for a QuantileDMatrix.
         """
         head = fields(self.rows, columns, self._entries.size)
         return piped(head, self._starts, self._entries) if head else self.matrix(columns, False)
@@ -180,40 +179,38 @@ class Share:
 
 
 def _sorted(entries: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
-    """The entries with those of each row in the order of their columns."""
+    """The entries, sorted by column within each row."""
     matrix = csr_matrix((len(starts) - 1, 1 << 31), dtype=np.float32)
     matrix.data, matrix.indices = entries["value"].copy(), entries["index"].copy()
     matrix.indptr = starts.astype(np.int32)
     matrix.sort_indices()
-    found = np.empty(len(entries), ENTRY)
-    found["index"], found["value"] = matrix.indices, matrix.data
-    return found
+    return entries_of(matrix.indices, matrix.data)
 
 
 def agree(summaries: Sequence[Summary], label: bool) -> Summary:
-    """Joins the summaries of all ranks; DataError says which rank differs, and in what.
+    """Joins the summaries of all ranks; DataError names the rank that differs, and how.
 
     label: whether the caller gives labels beside the files.
     """
-    told = [(rank, each) for rank, each in enumerate(summaries) if each.rows]
+    there = [(rank, each) for rank, each in enumerate(summaries) if each.rows]
     whole = sum(each.rows for each in summaries)
-    if not told:
-        raise DataError("there is no row in it, on any rank.")
-    first_rank, first = told[0]
-    for rank, each in told[1:]:
+    if not there:
+        raise DataError("it has no rows on any rank.")
+    first_rank, first = there[0]
+    for rank, each in there[1:]:
         if each.given != first.given:
             raise DataError(
-                f"the ranks have read different things: rank {first_rank} {_list(first.given)}, "
-                f"rank {rank} {_list(each.given)}. All rows must have the same."
+                f"the ranks have read different rows: rank {first_rank} {_list(first.given)}, rank "
+                f"{rank} {_list(each.given)}. All rows must have the same."
             )
         if each.dense and each.columns != first.columns:
             raise DataError(
-                f"the ranks see different columns: rank {first_rank} {first.columns}, rank {rank} "
-                f"{each.columns}. All rows must have as many."
+                f"the ranks see different numbers of columns: rank {first_rank} {first.columns}, "
+                f"rank {rank} {each.columns}. All rows must have the same number."
             )
     if label and "label" in first.given:
         raise DataError("labels are given twice: in the file and as label=.")
-    columns = max(each.columns for _, each in told)
+    columns = max(each.columns for _, each in there)
     return Summary(whole, columns, first.dense, first.given, first.names, first.types)
 
 
@@ -272,7 +269,7 @@ def folder() -> str:
 
 @contextmanager
 def dropping(spills: Sequence[Spill]) -> Iterator[None]:
-    """Keeps, while this lasts, out of memory what has been read of the mappings."""
+    """Drops from memory what has been read of the mappings, until the block ends."""
     maps = [spill.map for spill in spills if spill.map is not None]
     done = threading.Event()
 
@@ -293,9 +290,9 @@ def dropping(spills: Sequence[Spill]) -> Iterator[None]:
 
 
 def room() -> str:
-    """Words about the folder, for when it is full."""
+    """What to do if the folder is full."""
     where = Path(folder())
-    return f"{where} takes this rank's share until the matrix is made; TMPDIR names another folder."
+    return f"{where} holds this rank's share until the matrix is made; TMPDIR sets another folder."
 
 
 # ---- XGBoost's own binary form -----------------------------------------------------------------
@@ -332,7 +329,7 @@ def _without_rows(columns: int) -> bytes:
 
 @contextmanager
 def piped(head: bytes, starts: Spill, entries: Spill) -> Iterator[str]:
-    """Gives a name under which XGBoost reads the matrix, once, while this lasts.
+    """Gives a name under which XGBoost can read the matrix, once, until the block ends.
 
     head: of `fields`. starts: int64, as in CSR. entries: ENTRY; in each row columns rise, and no
     value is NaN.
@@ -357,7 +354,7 @@ def piped(head: bytes, starts: Spill, entries: Spill) -> Iterator[str]:
     try:
         yield f"/dev/fd/{reading}"
     finally:
-        os.close(reading)  # who still writes then has nobody who reads
+        os.close(reading)  # a thread that still writes then gets BrokenPipeError
         thread.join()
 
 

@@ -3,9 +3,9 @@
     train.libsvm   data.txt?format=libsvm&indexing_mode=1   part-*.csv?label_column=0   folder/
     a.parquet;b.parquet?label=y   train.npz   data.txt?format=libsvm#cache
 
-The forms are those of DMLC's readers, which XGBoost has used since 2014: options after `?`, several
-files between `;`, all files of a folder, and a name for cache files after `#`. New are Parquet,
-npz, globs (`*` and `[`; a `?` begins the options) and lists of all this.
+DMLC's readers, which XGBoost has used since 2014, accept options after `?`, several files between
+`;`, all files of a folder, and a name for cache files after `#`. Parquet, npz, globs (`*` and `[`;
+a `?` begins the options) and lists of all these are new.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Source:
 
 
 def is_source(data: object) -> bool:
-    """Tells whether `data` names files: a path, a URI, a list of them, or what `parse` gave."""
+    """Returns whether `data` names files: a path, a URI, a list of them, or a Source."""
     if isinstance(data, (list, tuple)):
         return bool(data) and all(isinstance(each, (str, os.PathLike)) for each in data)
     return isinstance(data, (str, os.PathLike, Source))
@@ -66,7 +66,7 @@ def is_source(data: object) -> bool:
 def parse(data: object, default: str = "") -> Source:
     """Parses the name of a source; DataError for a wrong one, OSError for a folder.
 
-    default: the format where neither the name nor the first bytes tell it.
+    default: the format if neither the name nor the first bytes show it.
     """
     if isinstance(data, Source):
         return data
@@ -77,18 +77,18 @@ def parse(data: object, default: str = "") -> Source:
     for part in parts:
         if (part.format, part.options) != (first.format, first.options):
             raise DataError(
-                f"{first} and {part} are to be read differently: as {_spell(first)}, and as "
-                f"{_spell(part)}. Files of one matrix must be alike."
+                f"{first} and {part} would be read differently: as {_spell(first)} and as "
+                f"{_spell(part)}. All files of a matrix must have the same format and options."
             )
     if any(part.cache for part in parts[1:]):
-        raise DataError("Name the cache once, in the first word of the list.")
+        raise DataError("Name the cache once, in the first item of the list.")
     return Source(files, first.format, first.options, first.cache)
 
 
 def parse_old(uri: str) -> Source | str:
-    """Parses a URI of the years when LibSVM was the format where nothing tells it.
+    """Parses a URI for which LibSVM is the default format, as it was for years.
 
-    What cannot be parsed comes back as it is: who loads it tells so, on all ranks.
+    A URI that cannot be parsed is returned unchanged: loading it raises the error on all ranks.
     """
     try:
         return parse(uri, "libsvm")
@@ -99,7 +99,7 @@ def parse_old(uri: str) -> Source | str:
 def side_files(source: Source) -> dict[str, str]:
     """The files `.weight`, `.group` and `.base_margin` beside a text file, by that suffix.
 
-    Beside one of several files they are refused: of which rows they speak would be a guess.
+    If there are several files they are refused: to which rows they belong would be a guess.
     """
     if source.format not in ("libsvm", "csv"):
         return {}
@@ -133,13 +133,13 @@ def _part(word: str, default: str) -> Source:
         options[name] = unquote(value)
     files = [file for name in names.split(";") if name for file in _files(name)]
     if not files:
-        raise DataError(f"{word}: no file is named there.")
+        raise DataError(f"{word!r} names no file.")
     form = options.pop("format", "") or _format(files, default)
     if form == "libfm":
         raise DataError(f"{word}: format=libfm is not supported. Write the file as LibSVM.")
     if form != "buffer" and form not in _OPTIONS:
         known = ", ".join(_OPTIONS)
-        raise DataError(f"{word}: format={form} is not known. There are {known}.")
+        raise DataError(f"{word}: unknown format={form}. Known formats: {known}.")
     for name in options:
         if name not in _OPTIONS.get(form, ()):
             known = ", ".join(sorted(_OPTIONS.get(form, ()))) or "none"
@@ -162,7 +162,7 @@ def _files(name: str) -> list[str]:
     if Path(name).is_dir():
         inside = [each for each in Path(name).iterdir() if not each.name.startswith((".", "_"))]
         names = [str(each) for each in inside if each.is_file()]
-        none = "there is no file in this folder"
+        none = "this folder has no files"
     elif has_magic(name) and not Path(name).exists():
         names, none = glob(name), "no file has such a name"  # noqa: PTH207
     else:
@@ -190,8 +190,7 @@ def _format(files: Sequence[str], default: str) -> str:
     if default:
         return default
     raise DataError(
-        f"{files[0]}: its name does not tell the format. Say it: {files[0]}?format=libsvm "
-        "(or csv, parquet, npz)."
+        f"{files[0]}: unknown format. Give it: {files[0]}?format=libsvm (or csv, parquet, npz)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Ends training on all ranks after the same round, whatever the caller's callbacks decide."""
+"""Ends training on all ranks after the same round, or fails if the callbacks decide differently."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from shanty.xgboost.installed import xgboost
 
 
 class Stopping(xgboost.callback.TrainingCallback):  # type: ignore[misc]
-    """Calls the caller's callbacks, and compares over the ranks whether they stop the training.
+    """Calls the caller's callbacks, and compares between the ranks whether they stop the training.
 
-    A rank that stops alone would leave the others waiting for its rows. DataError, on all ranks,
-    where some stop after a round and others do not. Where no rank has callbacks, nothing is sent.
+    A rank that stops alone would leave the others waiting for its rows. All ranks raise DataError
+    if some of them stop after a round and others do not. Without callbacks on any rank, nothing is
+    sent.
     """
 
     def __init__(self, callbacks: Sequence[Any] | None, ranks: Communicator) -> None:
@@ -26,7 +27,7 @@ class Stopping(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         self._compares = False
 
     def before_training(self, model: Any) -> Any:
-        """As each callback."""
+        """Call each callback."""
         self._compares = bool(self._asks(bool(self._callbacks)))
         for each in self._callbacks:
             model = each.before_training(model)
@@ -43,7 +44,7 @@ class Stopping(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         return self._agreed(any(stops), f"after round {epoch}")
 
     def after_training(self, model: Any) -> Any:
-        """As each callback."""
+        """Call each callback."""
         for each in self._callbacks:
             model = each.after_training(model)
         return model

@@ -69,20 +69,20 @@ def train(
 ) -> Any:
     """xgboost.train by all ranks; each gets the whole model, the same.
 
-    Metrics are those of all ranks' rows, so early stopping ends all of them at the same round. A
+    Metrics cover the rows of all ranks, so early stopping ends all ranks at the same round. A
     `custom_metric` is a mean over the ranks, by their rows, or by their weights where it asks the
     matrix for them; it is not called where a rank has no rows to evaluate on. Raises DataError
     where the ranks' parameters, columns or categories differ, or callbacks stop some ranks only,
-    and WorldError where another rank is lost meanwhile, or the ranks have come to different models.
+    and WorldError if another rank is lost meanwhile, or the ranks have trained different models.
     """
     ranks = current()
     options["evals"] = evals = list(options.get("evals") or ())
     matrices = {"dtrain": dtrain, **{f"evals {name!r}": each for each, name in evals}}
     agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
-    told = [Stopping(callbacks, ranks), Report(num_boost_round)]
+    each_round = [Stopping(callbacks, ranks), Report(num_boost_round)]
     options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
     with blaming_the_lost():
-        booster = xgboost.train(params, dtrain, num_boost_round, callbacks=told, **options)
+        booster = xgboost.train(params, dtrain, num_boost_round, callbacks=each_round, **options)
     for what in ("feature_names", "feature_types"):
         if getattr(booster, what) is None:  # XGBoost takes none from a matrix without rows
             setattr(booster, what, getattr(dtrain, what))
@@ -111,10 +111,10 @@ def cv(
     each rank then needs nfold of them.
     """
     if folds is None and nfold < 2:
-        raise DataError(f"cv needs two folds at least, not nfold={nfold}.")
+        raise DataError(f"cv needs at least two folds, not nfold={nfold}.")
     ranks = current()
-    told = [Stopping(callbacks, ranks), Report(num_boost_round)]
-    options |= {"callbacks": told, "nfold": nfold}
+    each_round = [Stopping(callbacks, ranks), Report(num_boost_round)]
+    options |= {"callbacks": each_round, "nfold": nfold}
     options |= {"seed": seed, "shuffle": shuffle}
     if ranks.size == 1:
         options |= {"stratified": stratified, "folds": folds}
@@ -133,7 +133,7 @@ def cv(
         labels = dtrain.get_label() if stratified else None
         folds = _folds(ranks, dtrain.num_row(), labels, nfold, seed, shuffle)
     # XGBoost refuses cv among several ranks in the place where it averages a metric over them.
-    # The metrics of a fold are those of all ranks already.
+    # The metrics of a fold already cover all ranks.
     with mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged), blaming_the_lost():
         return xgboost.cv(params, dtrain, num_boost_round, folds=folds, **options)
 
@@ -141,8 +141,8 @@ def cv(
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     """Saves a Booster, or an estimator, once: rank 0 writes it, whole or not at all.
 
-    All ranks call it, and the file is there when it returns. Any of them raises DataError where it
-    cannot be written. The format is told by the name, as XGBoost has it: .json or .ubj.
+    All ranks call it, and the file exists when it returns. All ranks raise DataError if it cannot
+    be written. As in XGBoost, the suffix chooses the format: .json or .ubj.
     """
     ranks = current()
 
@@ -201,9 +201,9 @@ def _folds(
     seed: int,
     shuffle: bool,
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Of each fold, this rank's rows to train on and to test on.
+    """This rank's rows to train on and to test on, for each fold.
 
-    Rows are dealt out in turn, those of a class together, each rank beginning with another fold.
+    Rows are dealt out in turn, class by class, and each rank begins with another fold.
     """
     chance = np.random.default_rng([seed, ranks.rank])
     order = chance.permutation(rows) if shuffle or labels is not None else np.arange(rows)

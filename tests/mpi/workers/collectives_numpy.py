@@ -9,6 +9,7 @@ import sys
 
 import no_frameworks  # before any import of shanty's
 import numpy as np
+from checks import checks_of, raised, run
 from mpi4py import MPI
 
 from shanty.collectives import operations, process_sets, world
@@ -30,13 +31,13 @@ def full(*shape: int, dtype: str = "float32") -> Array:
 
 
 def asked(request: Request, group: ProcessSet = global_process_set) -> list[Array]:
-    process_sets.controller(group).queue.put(request)
+    process_sets.negotiator(group).queue.put(request)
     return list(request.wait())
 
 
 def check_names_in_any_order() -> None:
     tensors = {f"grad.{i}": full(10 + i) for i in range(30)}
-    queue = process_sets.controller(global_process_set).queue
+    queue = process_sets.negotiator(global_process_set).queue
     for _ in range(4):  # from the third time on, they come as they came before
         for each in tensors.values():
             each[:] = RANK + 1
@@ -96,23 +97,15 @@ def check_a_process_set() -> None:
         asked(Request(Kind.ALLREDUCE, "alone", (alone,), (alone,)), first)
         assert (alone == 1).all()
     else:
-        try:
-            process_sets.controller(first)
-        except ValueError as error:
-            assert "not a member" in str(error)
-        else:
-            raise AssertionError("no error")
+        raised(ValueError, lambda: process_sets.negotiator(first), "not a member")
     assert process_sets.remove_process_set(first)
 
 
 def check_requests_that_differ() -> None:
     tensor = full(3 + RANK)
-    try:
-        asked(Request(Kind.ALLREDUCE, "differs", (tensor,), (tensor,)))
-    except HorovodInternalError as error:
-        assert f"rank {RANK}: allreduce.differs(SUM, float32, ({3 + RANK}))" in str(error), error
-    else:
-        raise AssertionError("no error")
+    request = Request(Kind.ALLREDUCE, "differs", (tensor,), (tensor,))
+    words = f"rank {RANK}: allreduce.differs(SUM, float32, ({3 + RANK}))"
+    raised(HorovodInternalError, lambda: asked(request), words)
 
 
 def meet(at: Channel, *key: object) -> None:
@@ -126,13 +119,8 @@ def check_a_handshake() -> None:
     state = State(Activity.RUNS, "runs", 0)
     at = Channel.form(MPI.COMM_WORLD.Dup(), lambda: state, KERNELS)
     meet(at, "loading", "train.csv")
-    try:
-        meet(at, "loading", f"part-{RANK}.csv")
-    except MismatchError as error:
-        lines = [f"  rank {rank}: loading(part-{rank}.csv)" for rank in range(SIZE)]
-        assert "\n".join(lines) in str(error), error
-    else:
-        raise AssertionError("no error")
+    lines = [f"  rank {rank}: loading(part-{rank}.csv)" for rank in range(SIZE)]
+    raised(MismatchError, lambda: meet(at, "loading", f"part-{RANK}.csv"), "\n".join(lines))
     meet(at, "all_reduce", "float32")  # the channel can be used again
     tensor = full(100_000)
     operations.all_reduce(at, [tensor], reduction(tensor.dtype, "SUM", KERNELS))
@@ -140,16 +128,8 @@ def check_a_handshake() -> None:
     at.free()
 
 
-def main() -> None:
+if __name__ == "__main__":
     assert world.init(None, None, KERNELS, "numpy")
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            check()
-            if RANK == 0:
-                print(f"ok {name}", flush=True)
+    run(checks_of(dict(globals())), MPI.COMM_WORLD.Barrier)
     world.shutdown()
     assert not any(sys.modules.get(name) for name in no_frameworks.BLOCKED)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,16 +2,14 @@
 
 import sys
 import threading
-import time
-import traceback
 from pathlib import Path
 
 import dagster as dg
+import engine_checks
+from engine_checks import PATIENCE, own_folder, run_all, wait_for
 
 import shanty
 from shanty.workflows.dagster import call, ranks_asset, ranks_op
-
-PATIENCE = 60.0  # seconds
 
 
 class WrongError(Exception):
@@ -20,14 +18,6 @@ class WrongError(Exception):
 
 def twice(number):
     return 2 * number
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not within {PATIENCE:g} s: {what}"
-        time.sleep(0.05)
-    return found
 
 
 @dg.asset
@@ -56,16 +46,6 @@ def folder(config: Marks) -> str:
     return config.folder
 
 
-@ranks_op(ranks=2, retry_policy=dg.RetryPolicy(max_retries=2))
-def fail_once(folder: str) -> int:
-    place = Path(folder)
-    if shanty.rank() == 0:
-        (place / str(len([*place.iterdir()]))).touch()
-        if len([*place.iterdir()]) < 2:
-            raise WrongError("the first time")
-    return len([*place.iterdir()])
-
-
 @dg.op(out=dg.DynamicOut(int))
 def numbers():
     for each in (5, 1, 3):
@@ -77,16 +57,9 @@ def double_op(number: int) -> int:
     return twice(number)
 
 
-@ranks_op(ranks=2)
-def wait(folder: str) -> str:
-    """Say that it waits, and be over when it may."""
-    print("waits", flush=True)
-    print("so it does", file=sys.stderr, flush=True)
-    end = time.monotonic() + 120
-    while not (Path(folder) / "go").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return "over"
+again = dg.RetryPolicy(max_retries=2)
+fail_once = ranks_op(ranks=2, retry_policy=again)(engine_checks.fail_once)
+wait = ranks_op(ranks=2)(engine_checks.wait)
 
 
 @dg.job
@@ -111,12 +84,6 @@ def waiting():
 
 def config(path):
     return {"ops": {"folder": {"config": {"folder": str(path)}}}}
-
-
-def own_folder(name):
-    made = Path(sys.argv[1]) / name
-    made.mkdir()
-    return made
 
 
 def check_asset():
@@ -202,12 +169,4 @@ def check_live():
 
 
 def main():
-    for name, check in [*globals().items()]:
-        if name.startswith("check_"):
-            try:
-                check()
-            except BaseException:  # noqa: BLE001
-                print(f"failed {name}", flush=True)
-                traceback.print_exc()
-            else:
-                print(f"ok {name}", flush=True)
+    run_all(globals())

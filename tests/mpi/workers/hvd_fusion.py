@@ -1,15 +1,18 @@
 """Many tensors reduced as one: whatever their sizes and types, and in whatever company they come.
 
-Run by ../test_hvd_ops.py, within hvd_ops.py.
+See run_checks.py.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from checks import raised
+from framework import fw
 from mpi4py import MPI
+from references import close, given, reduced
 from torch import Tensor
 
 import shanty.torch as hvd
@@ -20,48 +23,27 @@ from shanty.collectives.request import TensorEntry
 from shanty.collectives.tensor_queue import Bundle
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
-OPS = {
-    hvd.Sum: lambda every: every.sum(0),
-    hvd.Average: lambda every: every.mean(0),
-    hvd.Min: lambda every: every.amin(0),
-    hvd.Max: lambda every: every.amax(0),
-    hvd.Product: lambda every: every.prod(0),
-}
+OPS = (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)
 MIB = 1 << 20
 PERIOD = 4  # elements after which the values begin anew
 
 
-def values(rank: int, number: int, elements: int, dtype: torch.dtype) -> Tensor:
-    """Small whole numbers, which every type holds and no order of adding changes."""
-    some = (torch.arange(PERIOD) + 3 * number + 5 * rank) % PERIOD + 1
-    return some.to(dtype).repeat(-(-elements // PERIOD))[:elements].clone()
+def repeated(values: np.ndarray, elements: int) -> np.ndarray:
+    """As `np.resize`, which takes a hundred times as long for a few values."""
+    return np.tile(values, -(-elements // PERIOD))[:elements]
 
 
-def agree(
-    tensors: list[Tensor],
-    numbers: list[int],
-    sizes: Sequence[int] | Mapping[int, int],
-    dtype: torch.dtype,
-    op: int,
-) -> None:
+def own(number: int, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What this rank gives in the tensor of that number."""
+    some = fw.wide(given((PERIOD,), dtype, seed=number)[hvd.rank()])
+    return fw.array(repeated(some, elements), dtype)
+
+
+def agree(tensors: list[Tensor], numbers: list[int], op: int = hvd.Sum) -> None:
+    """Each of these has the reduction of what the ranks have given in the one of its number."""
     for tensor, number in zip(tensors, numbers, strict=True):
-        parts = [
-            values(rank, number, PERIOD, dtype).to(torch.float64) for rank in range(hvd.size())
-        ]
-        expected = OPS[op](torch.stack(parts))
-        if not dtype.is_floating_point:
-            expected = expected.trunc()
-        reached = tensor.flatten()
-        assert len(reached) == sizes[number]
-        whole = sizes[number] // PERIOD * PERIOD
-        for rows, wanted in (
-            (reached[:whole].view(-1, PERIOD), expected),
-            (reached[whole:].view(1, -1), expected[: sizes[number] - whole]),
-        ):
-            close = torch.isclose(
-                rows, wanted.to(dtype), rtol=1e-2 if dtype.itemsize == 2 else 1e-6
-            )
-            assert close.all(), (number, dtype, op)
+        exact = reduced(given((PERIOD,), tensor.dtype, seed=number), op)
+        close(tensor.flatten(), repeated(exact, tensor.numel()), number)
 
 
 def sizes_for(dtype: torch.dtype) -> list[int]:
@@ -75,23 +57,22 @@ def check_sizes_types_and_operations() -> None:
         for op in OPS:
             # Where tensors lie has nothing to do with what becomes of them.
             sizes = sizes_for(dtype) if op is hvd.Sum else [0, 1, 7, 1000, 63]
-            tensors = [values(hvd.rank(), i, size, dtype) for i, size in enumerate(sizes)]
+            tensors = [own(i, size, dtype) for i, size in enumerate(sizes)]
             hvd.grouped_allreduce_(tensors, name=f"{dtype}.{op}", op=op)
-            agree(tensors, list(range(len(sizes))), sizes, dtype, op)
+            agree(tensors, list(range(len(sizes))), op)
 
 
 def check_changing_company() -> None:
     """The same names, in other orders and numbers each time."""
-    dtype, sizes = torch.float32, [5000 + 111 * i for i in range(60)]
     for step in range(12):
         chosen = random.Random(step).sample(range(60), 5 + 5 * (step % 10))
         order = list(chosen)
         random.Random(100 * step + hvd.rank()).shuffle(order)
-        mine = {i: values(hvd.rank(), i, sizes[i], dtype).view(1, -1) for i in order}
+        mine = {i: own(i, 5000 + 111 * i).view(1, -1) for i in order}
         handles = [hvd.allreduce_async_(mine[i], name=f"company.{i}", op=hvd.Sum) for i in order]
         for handle in handles:
             hvd.synchronize(handle)
-        agree([mine[i] for i in chosen], chosen, sizes, dtype, hvd.Sum)
+        agree([mine[i] for i in chosen], chosen)
 
 
 def check_one_name_changes_what_it_is() -> None:
@@ -103,24 +84,18 @@ def check_one_name_changes_what_it_is() -> None:
         (torch.float32, 10, hvd.Sum),
     ):
         for _ in range(2):
-            tensors = [values(hvd.rank(), i, size, dtype) for i in (0, 1)]
-            handles = [
-                hvd.allreduce_async_(each, name=f"changes.{i}", op=op)
-                for i, each in enumerate(tensors)
-            ]
-            for handle in handles:
-                hvd.synchronize(handle)
-            agree(tensors, [0, 1], [size, size], dtype, op)
+            tensors = [own(i, size, dtype) for i in (0, 1)]
+            assert not reduce_by_name(["changes.0", "changes.1"], tensors, op)
+            agree(tensors, [0, 1], op)
 
 
 def check_factors_and_other_outputs() -> None:
-    tensors = [values(hvd.rank(), i, 100, torch.float32) for i in range(5)]
+    tensors = [own(i, 100) for i in range(5)]
     kept = [each.clone() for each in tensors]
-    reduced = hvd.grouped_allreduce(
-        tensors, name="factors", op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0
-    )
+    how = {"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 4.0}
+    found = hvd.grouped_allreduce(tensors, name="factors", **how)
     assert all(torch.equal(a, b) for a, b in zip(tensors, kept, strict=True))
-    agree([each / 2 for each in reduced], list(range(5)), [100] * 5, torch.float32, hvd.Sum)
+    agree([each / 2 for each in found], list(range(5)))
 
 
 def check_tensors_of_any_stride() -> None:
@@ -130,9 +105,9 @@ def check_tensors_of_any_stride() -> None:
         torch.zeros(700, 600) if hvd.rank() else torch.zeros(600, 700).t(),
     ]
     for i, each in enumerate(tensors):
-        each.copy_(values(hvd.rank(), i, each.numel(), torch.float32).view(each.shape))
+        each.copy_(own(i, each.numel()).view(each.shape))
     hvd.grouped_allreduce_(tensors, name="strides", op=hvd.Sum)
-    agree(tensors, [0, 1, 2], [24, 120, 420_000], torch.float32, hvd.Sum)
+    agree(tensors, [0, 1, 2])
 
 
 def check_without_room_to_share() -> None:
@@ -144,15 +119,14 @@ def check_without_room_to_share() -> None:
         comm = MPI.COMM_WORLD.Dup()
         assert shared.share(comm, 1 << 12) is None
         comm.Free()
-        controller = process_sets.controllers[0]
-        fusion = controller._executor._fusion
+        negotiator = process_sets.negotiators[0]
+        fusion = negotiator._executor._fusion
         kept = fusion._pair, fusion._shared, fusion._tried
         fusion._pair, fusion._shared, fusion._tried = None, None, False
         try:
-            sizes = [10, 2000, 30, 200_000]
-            tensors = [values(hvd.rank(), i, size, torch.float32) for i, size in enumerate(sizes)]
+            tensors = [own(i, size) for i, size in enumerate((10, 2000, 30, 200_000))]
             hvd.grouped_allreduce_(tensors, name="buffered", op=hvd.Average)
-            agree(tensors, [0, 1, 2, 3], sizes, torch.float32, hvd.Average)
+            agree(tensors, [0, 1, 2, 3], hvd.Average)
         finally:
             fusion._pair, fusion._shared, fusion._tried = kept
     finally:
@@ -176,9 +150,8 @@ def reduce_by_name(names: list[str], tensors: list[Tensor], op: int = hvd.Sum) -
 
 def check_calls_that_come_again() -> None:
     """As they came before, and not quite: each changes what is not as it was in the last step."""
-    dtype, sizes = torch.float32, [100 + i for i in range(30)]
     names = [f"again.{i}" for i in range(30)]
-    pending = process_sets.controllers[0]._pending
+    pending = process_sets.negotiators[0]._pending
     bundled = 0
     recognised = pending._recognised
 
@@ -190,10 +163,10 @@ def check_calls_that_come_again() -> None:
 
     def step(numbers: list[int], mine: list[int] | None = None, op: int = hvd.Sum) -> None:
         mine = numbers if mine is None else mine
-        tensors = {i: values(hvd.rank(), i, sizes[i], dtype) for i in numbers}
+        tensors = {i: own(i, 100 + i) for i in numbers}
         hvd.barrier()
         assert not reduce_by_name([names[i] for i in mine], [tensors[i] for i in mine], op)
-        agree([tensors[i] for i in numbers], numbers, sizes, dtype, op)
+        agree([tensors[i] for i in numbers], numbers, op)
 
     def again(enough: int) -> None:
         """Until the calls of a step were recognised so often on every rank."""
@@ -219,7 +192,7 @@ def check_calls_that_come_again() -> None:
         again(2)
 
         # Some of them come late from one rank, and one is another thing there.
-        tensors = [values(hvd.rank(), i, sizes[i], dtype) for i in everything]
+        tensors = [own(i, 100 + i) for i in everything]
         early = everything if hvd.rank() else everything[:10]
         handles = {i: hvd.allreduce_async_(tensors[i], name=names[i], op=hvd.Sum) for i in early}
         hvd.synchronize(handles[3])
@@ -228,14 +201,14 @@ def check_calls_that_come_again() -> None:
             handles[i] = hvd.allreduce_async_(tensors[i], name=names[i], op=hvd.Sum)
         for handle in handles.values():
             hvd.synchronize(handle)
-        agree(tensors, everything, sizes, dtype, hvd.Sum)
-        tensors = [values(hvd.rank(), i, sizes[i], dtype) for i in everything]
+        agree(tensors, everything)
+        tensors = [own(i, 100 + i) for i in everything]
         tensors[7] = torch.zeros(5 + hvd.rank())
         errors = reduce_by_name(names, tensors)
         assert len(errors) == 1, errors
         assert "again.7" in errors[0], errors
-        agree(tensors[:7], everything[:7], sizes, dtype, hvd.Sum)
-        agree(tensors[8:], everything[8:], sizes, dtype, hvd.Sum)
+        agree(tensors[:7], everything[:7])
+        agree(tensors[8:], everything[8:])
         again(2)
     finally:
         del pending._recognised
@@ -243,7 +216,7 @@ def check_calls_that_come_again() -> None:
 
 def check_a_name_twice_among_calls_that_come_again() -> None:
     for _ in range(4):
-        tensors = [values(hvd.rank(), i, 50, torch.float32) for i in range(10)]
+        tensors = [own(i, 50) for i in range(10)]
         handles = [
             hvd.allreduce_async_(each, name=f"twice.{i}", op=hvd.Sum)
             for i, each in enumerate(tensors)
@@ -252,16 +225,11 @@ def check_a_name_twice_among_calls_that_come_again() -> None:
             lambda: hvd.allreduce_async_(torch.ones(50), name="twice.4", op=hvd.Sum),
             lambda: hvd.allreduce_async(torch.ones(50), name="twice.4", op=hvd.Sum),
         ):
-            try:
-                take()
-            except ValueError as error:
-                assert "allreduce.twice.4 is under way already" in str(error)
-            else:
-                raise AssertionError("a name was taken twice")
+            raised(ValueError, take, "allreduce.twice.4 is under way already")
         for handle in handles:
             assert hvd.synchronize(handle) is tensors[handle - handles[0]]
             assert hvd.synchronize(handle) is None
-        agree(tensors, list(range(10)), [50] * 10, torch.float32, hvd.Sum)
+        agree(tensors, list(range(10)))
 
 
 def check_much_and_little_shared_memory() -> None:
@@ -271,7 +239,7 @@ def check_much_and_little_shared_memory() -> None:
     drawn = random.Random(1)
     sizes = [drawn.randrange(1000, 130_000) for _ in range(150)] + [300_002, 2_000_003, 262_144]
     numbers = list(range(len(sizes)))
-    fusion = process_sets.controllers[0]._executor._fusion
+    fusion = process_sets.negotiators[0]._executor._fusion
     weighty, pair.WEIGHTY = pair.WEIGHTY, 0
     seen = set()
     try:
@@ -288,16 +256,15 @@ def check_much_and_little_shared_memory() -> None:
             dtype = (torch.float32, torch.float64)[step % 2]
             chosen = numbers if step % 3 else drawn.sample(numbers, 60)
             numbered = [step + i for i in chosen]  # other values in every step
-            tensors = [values(hvd.rank(), step + i, sizes[i] // 2, dtype) for i in chosen]
+            tensors = [own(step + i, sizes[i] // 2, dtype) for i in chosen]
             if step % 2:
                 hvd.grouped_allreduce_(tensors, name=f"segments.{step % 4}", op=hvd.Sum)
             else:
                 assert not reduce_by_name([f"segments.{i}" for i in chosen], tensors)
-            halves = {step + i: sizes[i] // 2 for i in chosen}
-            agree(tensors, numbered, halves, dtype, hvd.Sum)
-            lone = values(hvd.rank(), step, 600_001, dtype)
+            agree(tensors, numbered)
+            lone = own(step, 600_001, dtype)
             hvd.allreduce_(lone, name=f"lone.{step % 2}", op=hvd.Average)
-            agree([lone], [step], {step: 600_001}, dtype, hvd.Average)
+            agree([lone], [step], hvd.Average)
         assert seen == {pair._NEAR, pair._FAR}
         assert set(fusion._pair._segments) == seen
         cut = [segment._whole for segment in fusion._pair._segments.values()]
@@ -307,16 +274,3 @@ def check_much_and_little_shared_memory() -> None:
     finally:
         pair.WEIGHTY = weighty
         vars(fusion._pair).pop("_agreed", None)
-
-
-CHECKS = [
-    check_sizes_types_and_operations,
-    check_changing_company,
-    check_one_name_changes_what_it_is,
-    check_factors_and_other_outputs,
-    check_tensors_of_any_stride,
-    check_without_room_to_share,
-    check_calls_that_come_again,
-    check_a_name_twice_among_calls_that_come_again,
-    check_much_and_little_shared_memory,
-]

@@ -1,38 +1,23 @@
 """Many steps with the distributed optimizer: memory stays flat, and no thread, file or request is
-left. Arguments: the number of steps. Started through ../test_hvd_long.py.
+left. Arguments: the number of steps. Started through ../test_long.py.
 """
 
 from __future__ import annotations
 
-import gc
-import os
 import sys
 import threading
-from pathlib import Path
 
 import torch
-from hvd_harness import run
+from steady import Steady
 from torch import nn
 
 import shanty.torch as hvd
 
 STEPS = int(sys.argv[1])
+CHECK_BOUND = 550.0  # seconds, for ten thousand steps
 WARM = STEPS // 5  # steps after which everything that stays is there
 GROWTH = 4 << 20  # bytes that resident memory may grow by afterwards, for the allocator's sake
 NAMES = 10  # new ones, every tenth step
-BOUND = 550.0  # seconds, for ten thousand steps
-OBJECTS = 250  # of Python that may be there afterwards and were not before; fewer than new names
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def held() -> tuple[int, int]:
-    """Threads and open files."""
-    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
 
 def all_else(step: int) -> None:
@@ -65,22 +50,15 @@ def check_steps() -> None:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimiser, root_rank=0)
     batch = torch.randn(8, 64)
-    before = 0, (0, 0), 0
     for step in range(STEPS):
         if step == WARM:
-            gc.collect()
-            before = resident(), held(), len(gc.get_objects())
+            steady = Steady()
         optimiser.zero_grad()
         model(batch).square().mean().backward()
         optimiser.step()
         if step % 10 == 0:
             all_else(step)
-    gc.collect()
-    objects, grown = len(gc.get_objects()) - before[2], resident() - before[0]
-    print(f"rank {hvd.rank()}: {grown} bytes and {objects} objects more", flush=True)
-    assert objects < OBJECTS, f"{objects} objects more"
-    assert held() == before[1], (held(), before[1])
-    assert grown < GROWTH, f"{grown} bytes more after {STEPS} steps than after {WARM}"
+    steady.check(GROWTH)
     sums = [float(each.detach().double().sum()) for each in model.parameters()]
     assert all(each == sums for each in hvd.allgather_object(sums)), "the models have parted"
 
@@ -90,9 +68,3 @@ def check_shutdown_leaves_nothing() -> None:
     hvd.shutdown()
     hvd.init()
     assert {each.name for each in threading.enumerate()} == threads
-
-
-if __name__ == "__main__":
-    hvd.init()
-    run([check_steps, check_shutdown_leaves_nothing], bound=BOUND)
-    hvd.shutdown()

@@ -1,6 +1,6 @@
 """DistributedOptimizer, option by option, against one process on the whole batch.
 
-Run by hvd_training_all.py.
+See run_checks.py.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import warnings
 
 import torch
-from hvd_harness import raised
-from hvd_training import (
+from checks import raised
+from torch import Tensor
+from training import (
     STEPS,
     agree,
     alone,
     batch,
+    distributed,
     everything,
     gradients,
     mean_square,
     network,
     part,
-    sgd,
     steps,
     together,
 )
-from torch import Tensor
 
 import shanty.torch as hvd
 
@@ -38,7 +38,7 @@ def check_without_names() -> None:
 
 def check_sum() -> None:
     model = network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), op=hvd.Sum)
+    optimizer = distributed(model, op=hvd.Sum)
     share = hvd.size()
     steps(model, optimizer, loss=lambda *given: mean_square(*given) / share)
     agree(model, alone())
@@ -47,7 +47,7 @@ def check_sum() -> None:
 def check_other_operations() -> None:
     for op, combine in ((hvd.Min, torch.amin), (hvd.Max, torch.amax), (hvd.Product, torch.prod)):
         model = network()
-        optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), op=op)
+        optimizer = distributed(model, op=op)
         x, y = batch(0)
         mean_square(model, part(x), part(y)).backward()
         optimizer.synchronize()
@@ -94,12 +94,7 @@ def check_bfloat16_model() -> None:
 def check_backward_passes() -> None:
     for groups in (None, 2):
         model = network()
-        optimizer = hvd.DistributedOptimizer(
-            sgd(list(model.parameters())),
-            model.named_parameters(),
-            backward_passes_per_step=2,
-            groups=groups,
-        )
+        optimizer = distributed(model, backward_passes_per_step=2, groups=groups)
         assert optimizer.backward_passes_per_step == 2
         for step in range(STEPS):
             optimizer.zero_grad()
@@ -119,13 +114,11 @@ def check_fewer_passes() -> None:
 def check_too_many_passes() -> None:
     for groups in (None, 1):
         model = network()
-        optimizer = hvd.DistributedOptimizer(
-            sgd(list(model.parameters())), model.named_parameters(), groups=groups
-        )
+        optimizer = distributed(model, groups=groups)
         x, y = map(part, batch(0))
         mean_square(model, x, y).backward()
-        again = raised(AssertionError, lambda: mean_square(model, x, y).backward())  # noqa: B023
-        assert "backward_passes_per_step" in again
+        again = mean_square(model, x, y)
+        raised(AssertionError, again.backward, "backward_passes_per_step")
         optimizer.step()
         optimizer.set_backward_passes_per_step(2)
         optimizer.zero_grad()
@@ -154,18 +147,11 @@ def check_process_sets() -> None:
     mine = sets[hvd.rank() >= half]
     for groups in (None, 2):
         model = network()
-        optimizer = hvd.DistributedOptimizer(
-            sgd(list(model.parameters())),
-            model.named_parameters(),
-            process_set=mine,
-            groups=groups,
-        )
+        optimizer = distributed(model, process_set=mine, groups=groups)
         steps(model, optimizer, lambda whole: part(whole, mine.rank(), mine.size()))
         agree(model, alone())
     only = network()  # only of the first set: the others make their own steps
-    optimizer = hvd.DistributedOptimizer(
-        sgd(list(only.parameters())), only.named_parameters(), process_set=sets[0]
-    )
+    optimizer = distributed(only, process_set=sets[0])
     if sets[0].included():
         steps(only, optimizer, lambda whole: part(whole, sets[0].rank(), half))
     else:
@@ -174,6 +160,3 @@ def check_process_sets() -> None:
     hvd.barrier()
     for each in sets:
         hvd.remove_process_set(each)
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

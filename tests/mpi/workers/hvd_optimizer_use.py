@@ -1,6 +1,6 @@
 """What scripts do with a DistributedOptimizer between its steps, and what stays of the user's.
 
-Run by hvd_training_all.py.
+See run_checks.py.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ import copy
 import gc
 import warnings
 import weakref
+from collections import Counter
+from functools import partial
 
 import torch
-from hvd_harness import raised
-from hvd_training import (
+from checks import raised
+from torch import Tensor, nn
+from training import (
     STEPS,
     Cut,
     agree,
+    alike,
     alone,
     batch,
+    distributed,
     everything,
     mean_square,
     network,
     part,
     sgd,
     steps,
-    together,
 )
-from torch import Tensor, nn
 
 import shanty.torch as hvd
 
@@ -45,15 +48,12 @@ def check_clipped() -> None:
             with optimizer.skip_synchronize():
                 optimizer.step()
 
-    got, want = network(), network()
-    clipped(got, hvd.DistributedOptimizer(sgd(list(got.parameters()))), part)
-    clipped(want, sgd(list(want.parameters())), everything)
-    agree(got, want)
+    alike(clipped)
 
 
 def check_synchronized_twice() -> None:
     model = network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())))
+    optimizer = distributed(model)
     mean_square(model, *map(part, batch(0))).backward()
     optimizer.synchronize()
     before = [each.grad.clone() for each in model.parameters()]
@@ -72,9 +72,9 @@ def check_synchronized_twice() -> None:
 def check_zero_grad_too_early() -> None:
     for groups in (None, 2):
         model = network()
-        optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), groups=groups)
+        optimizer = distributed(model, groups=groups)
         mean_square(model, *map(part, batch(0))).backward()
-        assert "step()" in raised(AssertionError, optimizer.zero_grad)
+        raised(AssertionError, optimizer.zero_grad, "step()")
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         assert all(torch.all(each.grad == 0) for each in model.parameters())
@@ -84,20 +84,20 @@ def check_zero_grad_too_early() -> None:
 
 def check_gradient_replaced() -> None:
     model = network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+    optimizer = distributed(model)
     mean_square(model, *map(part, batch(0))).backward()
     model.zero_grad()  # nobody can tell the optimizer
-    assert "0.weight" in raised(AssertionError, optimizer.step)
+    raised(AssertionError, optimizer.step, "0.weight")
     steps(model, optimizer)
 
 
 def check_gradient_with_a_graph() -> None:
     model = network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+    optimizer = distributed(model)
     loss = mean_square(model, *map(part, batch(0)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert "create_graph" in raised(AssertionError, lambda: loss.backward(create_graph=True))
+        raised(AssertionError, lambda: loss.backward(create_graph=True), "create_graph")
     model.zero_grad()
     optimizer.load_state_dict(optimizer.state_dict())  # begins anew
     steps(model, optimizer)
@@ -108,16 +108,13 @@ def check_autocast() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return (model(x).float() - y).square().mean()
 
-    got, want = network(), network()
-    steps(got, hvd.DistributedOptimizer(sgd(list(got.parameters()))), part, cast)
-    steps(want, sgd(list(want.parameters())), everything, cast)
-    agree(got, want, 2e-2)
+    alike(lambda *given: steps(*given, loss=cast), tolerance=2e-2)
 
 
 def check_grad_scaler() -> None:
     """Where one rank overflows, all leave out the step."""
     got, want = network(), network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(got.parameters())))
+    optimizer = distributed(got)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -135,7 +132,7 @@ def check_grad_scaler() -> None:
 
 def check_closure() -> None:
     model = network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())))
+    optimizer = distributed(model)
     for step in range(STEPS):
 
         def closure(step: int = step) -> Tensor:
@@ -151,12 +148,11 @@ def check_closure() -> None:
 def check_lbfgs() -> None:
     """It decides by the loss how often to call the closure: all ranks must decide alike."""
 
-    def fit(model: nn.Module, optimizer: torch.optim.Optimizer, cut: Cut) -> int:
-        calls = 0
+    calls: Counter[Cut] = Counter()
 
+    def fit(model: nn.Module, optimizer: torch.optim.Optimizer, cut: Cut) -> None:
         def closure() -> Tensor:
-            nonlocal calls
-            calls += 1
+            calls[cut] += 1
             optimizer.zero_grad()
             loss = mean_square(model, *map(cut, batch(0)))
             loss.backward()
@@ -164,18 +160,10 @@ def check_lbfgs() -> None:
 
         for _ in range(3):
             optimizer.step(closure)
-        return calls
 
-    def make(model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
-
-    got, want = network().double(), network().double()
-    counts = (
-        fit(got, hvd.DistributedOptimizer(make(got)), part),
-        fit(want, make(want), everything),
-    )
-    assert counts[0] == counts[1], counts
-    agree(got, want, 1e-6)
+    lbfgs = partial(torch.optim.LBFGS, max_iter=4, line_search_fn="strong_wolfe")
+    alike(fit, lambda: network().double(), lbfgs, 1e-6)
+    assert calls[part] == calls[everything], calls
 
 
 # ------------------------------------------------------------ the user's optimizer stays his
@@ -188,12 +176,11 @@ def check_every_optimizer() -> None:
     kinds = [each for each in kinds if issubclass(each, torch.optim.Optimizer)]
     assert len(kinds) >= 11, kinds
     for kind in kinds:
-        agree(together(kind), alone(kind), 1e-4)
+        alike(make=kind, tolerance=1e-4)
     matrices = nn.Sequential(nn.Linear(12, 4, bias=False), nn.Tanh(), nn.Linear(4, 1, bias=False))
     if hasattr(torch.optim, "Muon"):
-        muon = torch.optim.Muon
-        got, want = together(muon, copy.deepcopy(matrices)), alone(muon, copy.deepcopy(matrices))
-        agree(got, want, 2e-2)  # it computes in bfloat16
+        # it computes in bfloat16
+        alike(model=lambda: copy.deepcopy(matrices), make=torch.optim.Muon, tolerance=2e-2)
 
 
 class Own(torch.optim.SGD):
@@ -226,7 +213,7 @@ def check_the_users_class() -> None:
     assert optimizer.made == STEPS
     assert optimizer.op == hvd.Average and optimizer.process_set is hvd.global_process_set
     assert (optimizer.gradient_predivide_factor, optimizer.sparse_as_dense) == (1.0, False)
-    assert "already" in raised(ValueError, lambda: hvd.DistributedOptimizer(optimizer))
+    raised(ValueError, lambda: hvd.DistributedOptimizer(optimizer), "already")
 
 
 def check_step_hooks_run_once() -> None:
@@ -246,7 +233,7 @@ def check_step_hooks_run_once() -> None:
 def check_state_dict() -> None:
     adam = torch.optim.Adam
     first, second = network(), network()
-    optimizer = hvd.DistributedOptimizer(adam(first.parameters()), first.named_parameters())
+    optimizer = distributed(first, adam)
     steps(first, optimizer, numbers=range(2))
     saved = copy.deepcopy((first.state_dict(), optimizer.state_dict()))
     plain = adam(second.parameters())
@@ -258,7 +245,7 @@ def check_state_dict() -> None:
     agree(second, alone(adam))
     third = network()
     third.load_state_dict(saved[0])
-    wrapped = hvd.DistributedOptimizer(adam(third.parameters()), third.named_parameters())
+    wrapped = distributed(third, adam)
     wrapped.load_state_dict(saved[1])
     steps(third, wrapped, numbers=range(2, STEPS))
     agree(third, alone(adam))
@@ -289,9 +276,7 @@ def check_made_again() -> None:
     """An optimizer that is no more leaves no hooks; one that is there ends with its model."""
     model = network()
     for _ in range(2):
-        optimizer = hvd.DistributedOptimizer(
-            sgd(list(model.parameters())), model.named_parameters()
-        )
+        optimizer = distributed(model)
         steps(model, optimizer, numbers=(0,))
     seen = weakref.ref(model[0].weight)
     hvd.barrier()
@@ -322,7 +307,7 @@ def check_two_at_once() -> None:
 def check_after_a_shutdown() -> None:
     """No step of one rank alone passes for one of all."""
     model, untouched = network(), network()
-    optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+    optimizer = distributed(model)
     hvd.shutdown()
     raised(
         hvd.HorovodInternalError, lambda: mean_square(model, *map(everything, batch(0))).backward()
@@ -333,6 +318,3 @@ def check_after_a_shutdown() -> None:
     optimizer.load_state_dict(optimizer.state_dict())  # begins anew
     steps(model, optimizer)
     agree(model, alone())
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

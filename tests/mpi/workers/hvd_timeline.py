@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import torch
-from hvd_harness import run
 from torch import nn
 
 import shanty.torch as hvd
@@ -54,9 +53,3 @@ def check_one_that_cannot_be_written() -> None:
     train(2)
     hvd.stop_timeline()
     hvd.stop_timeline()  # once more does no harm
-
-
-if __name__ == "__main__":
-    hvd.init()
-    run([check_from_the_start, check_later, check_one_that_cannot_be_written])
-    hvd.shutdown()

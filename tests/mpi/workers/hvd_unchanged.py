@@ -31,7 +31,12 @@ def main():
     torch.manual_seed(hvd.rank())
     sampler = DistributedSampler(data(), num_replicas=hvd.size(), rank=hvd.rank())
     loader = DataLoader(
-        data(), batch_size=8, sampler=sampler, num_workers=1, multiprocessing_context="forkserver"
+        data(),
+        batch_size=8,
+        sampler=sampler,
+        num_workers=1,
+        multiprocessing_context="forkserver",
+        persistent_workers=True,
     )
     model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * hvd.size(), momentum=0.9)

@@ -8,19 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from keras_harness import (
+from checks import raised
+from on_keras import (
     BACKEND,
     KERAS2,
     ON_TENSORFLOW,
     Model,
-    checks_of,
     cross_entropy,
     digits,
     hvd,
     keras,
     line,
-    refused,
-    run,
     same_everywhere,
     value,
 )
@@ -102,11 +100,22 @@ def check_several_metrics_and_none() -> None:
     hvd.callbacks.MetricAverageCallback().on_epoch_end(0, None)
     top = keras.metrics.SparseTopKCategoricalAccuracy(3, name="top3")
     model.compile(optimizer=model.optimizer, loss=cross_entropy(), metrics=["accuracy", top])
-    found = hvd.evaluate(model, mine(x), mine(y), batch_size=16, verbose=0, return_dict=True)
-    whole = model.evaluate(x[:101], y[:101], batch_size=16, verbose=0, return_dict=True)
-    assert set(found) == set(whole) == {"loss", "accuracy", "top3"}
+    assert set(evaluated(model, batch_size=16, return_dict=True)) == {"loss", "accuracy", "top3"}
+
+
+def evaluated(model: Model, **how: Any) -> list[Any]:
+    """The names, or places, of what `hvd.evaluate` finds: what Keras finds on all images."""
+    x, y = digits()
+    both = (
+        hvd.evaluate(model, mine(x), mine(y), verbose=0, **how),
+        model.evaluate(x[:101], y[:101], verbose=0, **how),
+    )
+    assert np.shape(both[0]) == np.shape(both[1])
+    found, whole = (e if isinstance(e, dict) else dict(enumerate(np.ravel(e))) for e in both)
+    assert set(found) == set(whole)
     for name in whole:
         close(found[name], whole[name])
+    return list(whole)
 
 
 def check_evaluate() -> None:
@@ -114,16 +123,9 @@ def check_evaluate() -> None:
     x, y = digits()
     model = classifier()
     model.set_weights([np.asarray(hvd.broadcast(each, 0)) for each in model.get_weights()])
-    found = hvd.evaluate(model, mine(x), mine(y), batch_size=16, verbose=0)
-    whole = model.evaluate(x[:101], y[:101], batch_size=16, verbose=0)
-    assert len(found) == len(whole) == 2
-    for one, other in zip(found, whole, strict=True):
-        close(one, other)
+    assert len(evaluated(model, batch_size=16)) == 2
     model.compile(optimizer=model.optimizer, loss=cross_entropy())
-    found = hvd.evaluate(model, mine(x), mine(y), verbose=0)
-    whole = model.evaluate(x[:101], y[:101], verbose=0)
-    assert np.shape(found) == np.shape(whole)
-    close(np.ravel(found)[0], np.ravel(whole)[0])
+    evaluated(model)
     own = model.evaluate(mine(x), mine(y), verbose=0)
     assert not same_everywhere(np.float32(own))
 
@@ -149,40 +151,34 @@ def check_warmup() -> None:
     assert said.getvalue() == (line if hvd.rank() == 0 else ""), said.getvalue()
 
 
-def fit(callback: Any, epochs: int = 4, optimizer: Any = None) -> tuple[list[float], Model]:
-    """The rates of the steps, 2 an epoch."""
-    x, y = digits()
-    model = classifier()
-    if optimizer is not None:
-        model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=cross_entropy())
-    rates = Rates()
-    model.fit(x[:32], y[:32], batch_size=16, epochs=epochs, verbose=0, callbacks=[callback, rates])
-    return rates.found, model
-
-
 def check_schedules() -> None:
+    """The rates of the steps, 2 an epoch."""
     schedule = hvd.callbacks.LearningRateScheduleCallback
-    found, _ = fit(schedule(0.2, 0.5, start_epoch=1, end_epoch=3))
-    for one, other in zip(found, [0.01] * 2 + [0.2] * 2 + [0.1] * 4, strict=True):
-        close(one, other)  # a number is a base; after the last epoch it stays
-    found, _ = fit(schedule(0.2, lambda epoch: 1 / (1 + epoch)))
-    for one, other in zip(found, [0.2, 0.2, 0.1, 0.1, 0.2 / 3, 0.2 / 3, 0.05, 0.05], strict=True):
-        close(one, other)
-    found, _ = fit(schedule(0.2, lambda epoch: 1 / (1 + epoch), staircase=False), 2)
-    for one, other in zip(found, [0.2, 0.2 / 1.5, 0.1, 0.2 / 2.5], strict=True):
-        close(one, other)
-    found, _ = fit(schedule(0.2, lambda epoch: 1 + epoch, staircase=False, steps_per_epoch=4), 2)
-    for one, other in zip(found, [0.2, 0.25, 0.4, 0.45], strict=True):
-        close(one, other)
+    falling = lambda epoch: 1 / (1 + epoch)  # noqa: E731
+    rising = schedule(0.2, lambda epoch: 1 + epoch, staircase=False, steps_per_epoch=4)
+    x, y = digits()
+    for callback, wanted in (
+        # a number is a base; after the last epoch it stays
+        (schedule(0.2, 0.5, start_epoch=1, end_epoch=3), [0.01] * 2 + [0.2] * 2 + [0.1] * 4),
+        (schedule(0.2, falling), [0.2, 0.2, 0.1, 0.1, 0.2 / 3, 0.2 / 3, 0.05, 0.05]),
+        (schedule(0.2, falling, staircase=False), [0.2, 0.2 / 1.5, 0.1, 0.2 / 2.5]),
+        (rising, [0.2, 0.25, 0.4, 0.45]),
+    ):
+        rates, epochs = Rates(), len(wanted) // 2
+        classifier().fit(
+            x[:32], y[:32], batch_size=16, epochs=epochs, verbose=0, callbacks=[callback, rates]
+        )
+        for one, other in zip(rates.found, wanted, strict=True):
+            close(one, other)
 
 
 def check_schedules_that_are_refused() -> None:
     schedule = hvd.callbacks.LearningRateScheduleCallback
-    refused(ValueError, lambda: schedule(None, 0.5), "`initial_lr` is required")
+    raised(ValueError, lambda: schedule(None, 0.5), "`initial_lr` is required")
     callback = schedule(0.1, lambda epoch: 1.0, staircase=False)
     callback.set_params({})
     words = "steps_per_epoch parameter to the LearningRateScheduleCallback"
-    refused(ValueError, callback.on_train_begin, words)
+    raised(ValueError, callback.on_train_begin, words)
 
 
 def check_momentum_correction() -> None:
@@ -244,7 +240,7 @@ def check_shard() -> None:
     assert np.array_equal(named["b"][1][0], want)
     assert np.array_equal(named["a"], want)
     assert hvd.shard([]) == []
-    refused(ValueError, lambda: hvd.shard(iter([1, 2])), "hvd.rank() and hvd.size()")
+    raised(ValueError, lambda: hvd.shard(iter([1, 2])), "hvd.rank() and hvd.size()")
     if ON_TENSORFLOW:
         import tensorflow as tf
 
@@ -276,7 +272,3 @@ def check_values() -> None:
     assert np.allclose(hvd.reducescatter(rows, op=hvd.Sum), hvd.rank() * hvd.size())
     model = line(keras.optimizers.SGD(0.1))
     assert np.allclose(hvd.broadcast(model.weights[0], 0), 0)
-
-
-if __name__ == "__main__":
-    run(checks_of(dict(globals())))

@@ -7,16 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from keras_harness import (
+from on_keras import (
     ON_TENSORFLOW,
     Model,
-    checks_of,
     cross_entropy,
     digits,
     hvd,
     keras,
     part,
-    run,
     same_everywhere,
     value,
     weights,
@@ -156,7 +154,3 @@ def check_local_variables() -> None:
     train(model, made, part(x, BATCH), part(y, BATCH), BATCH // hvd.size(), broadcast)
     assert all(same_everywhere(each) for each in model.layers[-2].get_weights())
     assert not any(same_everywhere(each) for each in own.get_weights())
-
-
-if __name__ == "__main__":
-    run(checks_of(dict(globals())))

@@ -1,5 +1,6 @@
-"""Deliberate mistakes in training by `fit`. Argument: the name of one of them. Every rank that sees
-an error prints `rank R: S s: TYPE: MESSAGE` in one line. Run on 2 ranks, through ../test_keras.py.
+"""Deliberate mistakes in training by `fit`. Arguments: the name of one of them, and
+how many ranks see an error; each of them prints `rank R: S s: TYPE: MESSAGE` in one line. Run on 2
+ranks, through ../test_keras.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import time
 from typing import Any
 
 import numpy as np
-from keras_harness import Model, cross_entropy, digits, hvd, keras, line
+from checks import tell
+from on_keras import Model, cross_entropy, digits, hvd, keras, line
 
 LATE = 1  # the rank that makes the mistake
 
@@ -73,14 +75,8 @@ def passes_after_it_was_built() -> None:
 if __name__ == "__main__":
     hvd.init()
     keras.utils.set_random_seed(1)
-    begun = time.monotonic()
-    try:
-        globals()[sys.argv[1]]()
-    except Exception as error:
-        took = time.monotonic() - begun
-        words = " ".join(str(error).split())
-        print(f"rank {hvd.rank()}: {took:.1f} s: {type(error).__name__}: {words}", flush=True)
-        if "RAISED" in os.environ:
-            raise
-        time.sleep(2)  # until all have told theirs
-        sys.exit(3)
+    mistake = globals()[sys.argv[1]]
+    if "RAISED" in os.environ:
+        mistake()
+    else:
+        tell(mistake, Exception, int(sys.argv[2]))

@@ -1,30 +1,36 @@
-"""What all ranks must have alike to train by LightGBM, and metrics of all ranks' rows."""
+"""What all ranks must have alike to train by LightGBM; metrics of all ranks' rows. See alike.py."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import alike
 import lightgbm
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from mpi4py import MPI
+from alike import (
+    LAST,
+    RANK,
+    SIZE,
+    VALUE,
+    WORLD,
+    History,
+    animals,
+    fails_on_the_last,
+    mine,
+    predicts,
+    values,
+)
 from sklearn.metrics import ndcg_score
 from sklearn.utils.class_weight import compute_class_weight
 
 import shanty.lightgbm as lgb
 
-WORLD = MPI.COMM_WORLD
-RANK, SIZE = WORLD.rank, WORLD.size
-LAST = SIZE - 1
-BOUND = 10.0  # seconds within which an error has to be there
-VALUE = {"ant": 0.0, "bee": 1.0, "cat": 5.0, "dog": 9.0}
 EXACT = {
     "objective": "regression", "verbosity": -1, "min_data_per_group": 1, "cat_smooth": 0,
     "cat_l2": 0, "num_leaves": 5, "learning_rate": 0.7, "max_cat_to_onehot": 1, "num_threads": 1,
@@ -33,52 +39,14 @@ WHOLE = np.random.default_rng(0)
 X = WHOLE.random((900, 3))
 Y = X[:, 0] + 0.1 * WHOLE.random(900)
 CUTS = [0, 500, 800, 900]  # uneven shares
+differs = partial(alike.differs, lgb.DataError)
 OWN = slice(CUTS[RANK], CUTS[RANK + 1])
-
-
-def animals(kinds: list[str], order: list[str] | None = None, rows: int = 400) -> pd.DataFrame:
-    """Rows of some kinds; their categories are in that order."""
-    chance = np.random.default_rng(RANK)
-    kind = pd.Categorical(chance.choice(kinds, rows), order or sorted(kinds))
-    return pd.DataFrame({"noise": chance.random(rows), "kind": kind})
-
-
-def mine() -> pd.DataFrame:
-    """Of each rank other kinds; the last rank has the others' in another order."""
-    if RANK == LAST:
-        return animals(["dog", "bee", "cat"], ["dog", "cat", "bee"])
-    return animals(sorted(VALUE)[RANK : RANK + 3])
-
-
-def values(rows: pd.DataFrame) -> np.ndarray:
-    return np.array([VALUE[str(kind)] for kind in rows["kind"]])
-
-
-def same(value: object) -> None:
-    assert all(each == value for each in WORLD.allgather(value)), WORLD.allgather(value)
 
 
 def exact(booster: lightgbm.Booster, rows: pd.DataFrame) -> None:
     """The model predicts any rank's rows, whatever their categories; it is the same on all."""
     assert booster.pandas_categorical == [sorted(VALUE)]
-    assert abs(booster.predict(rows) - values(rows)).max() < 0.1
-    some = animals(["dog", "ant"], ["dog", "ant"], 20)
-    assert abs(booster.predict(some) - values(some)).max() < 0.1
-
-
-def differs(make: Callable[[], object], *words: str) -> None:
-    """All ranks raise the same DataError, at once."""
-    begun = time.monotonic()
-    try:
-        make()
-    except lgb.DataError as error:
-        found = str(error)
-    else:
-        raise AssertionError("no error")
-    assert time.monotonic() - begun < BOUND
-    same(found)
-    for word in words:
-        assert word in found, (word, found)
+    predicts(booster.predict, rows)
 
 
 # ---- categories ----------------------------------------------------------------------------------
@@ -96,7 +64,7 @@ def check_categories_are_those_of_all_ranks() -> None:
     lgb.save_model(booster, path)
     exact(lightgbm.Booster(model_file=path), rows)
     test = animals(["dog", "bee"], ["dog", "bee"])
-    found: dict[str, dict[str, list[float]]] = {}
+    found: History = {}
     lgb.train(
         EXACT, lgb.Dataset(rows, values(rows)), 9, [lgb.Dataset(test, values(test))],
         callbacks=[lightgbm.record_evaluation(found)],
@@ -178,7 +146,7 @@ def check_callbacks_that_stop_some_ranks_only() -> None:
         words = "callbacks stop the training after round", "on rank 0", "on rank 1"
         given = {"callbacks": own, "valid_sets": [test]}
         differs(lambda given=given: lgb.train(EXACT, train, 9, **given), *words)
-    model = lgb.LGBMRegressor(n_estimators=9)
+    model = lgb.LGBMRegressor(n_estimators=9, n_jobs=1)
     differs(lambda: model.fit(X[OWN], Y[OWN], callbacks=[stops(2 + RANK)]), *words)
     booster = lgb.train(EXACT, train, 9, callbacks=[stops(2)])
     assert (booster.best_iteration, booster.current_iteration()) == (3, 3)
@@ -200,7 +168,7 @@ def check_metrics_are_those_of_all_rows() -> None:
     weights = 1 + np.arange(900) % 7
     train = lgb.Dataset(X[OWN], Y[OWN])
     test = lgb.Dataset(X[OWN], Y[OWN], weight=weights[OWN])
-    found: dict[str, dict[str, list[float]]] = {}
+    found: History = {}
     seen: list[float] = []
     booster = lgb.train(
         {**EXACT, "metric": ["l1", "l2", "rmse"]}, train, 5, [test], feval=[misses, weighed],
@@ -235,7 +203,7 @@ def check_a_ranking_counts_groups() -> None:
     labels = (Y * 4).astype(int)
     data = lgb.Dataset(X[OWN], labels[OWN], group=sizes)
     test = lgb.Dataset(X[OWN], labels[OWN], group=sizes)
-    found: dict[str, dict[str, list[float]]] = {}
+    found: History = {}
     booster = lgb.train(
         {**EXACT, "objective": "lambdarank", "metric": "ndcg", "eval_at": [5],
          "label_gain": [0, 1, 2, 3, 4]}, data, 3, [test],
@@ -250,19 +218,13 @@ def check_a_ranking_counts_groups() -> None:
 
 
 def check_a_metric_that_fails() -> None:
-    def fails(*_: object) -> tuple[str, float, bool]:
-        if RANK == LAST:
-            raise ZeroDivisionError("my mistake")
-        return "own", 1.0, False
-
     train = lgb.Dataset(X[OWN], Y[OWN])
-    try:
-        lgb.train(EXACT, train, 3, [lgb.Dataset(X[OWN], Y[OWN])], feval=fails)
-    except (ZeroDivisionError, lgb.DataError) as error:
-        assert type(error) is (ZeroDivisionError if RANK == LAST else lgb.DataError)
-        assert RANK == LAST or f"rank {LAST}: the metric raised ZeroDivisionError" in str(error)
-    else:
-        raise AssertionError("no error")
+
+    def fit(metric: Callable[..., None]) -> object:
+        own = lambda *of: metric(*of) or ("own", 1.0, False)  # noqa: E731
+        return lgb.train(EXACT, train, 3, [lgb.Dataset(X[OWN], Y[OWN])], feval=own)
+
+    fails_on_the_last(fit, lgb.DataError)
 
 
 def check_classes_that_are_balanced_over_all_rows() -> None:
@@ -280,21 +242,4 @@ def check_classes_that_are_balanced_over_all_rows() -> None:
     assert models[0] == models[1]
 
 
-def run(checks: list[Callable[[], None]]) -> None:
-    """Run every check on every rank; rank 0 prints `ok NAME` once all ranks are through it."""
-    for check in checks:
-        try:
-            check()
-        except Exception:  # noqa: BLE001 (printed, and the world ends)
-            print(f"FAILED {check.__name__} on rank {RANK}", flush=True)
-            traceback.print_exc()
-            sys.stderr.flush()
-            WORLD.Abort(1)
-        WORLD.Barrier()
-        if RANK == 0:
-            print(f"ok {check.__name__}", flush=True)
-
-
-if __name__ == "__main__":
-    lgb.init()
-    run([value for name, value in list(globals().items()) if name.startswith("check_")])
+begin = lgb.init

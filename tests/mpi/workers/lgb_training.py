@@ -1,99 +1,124 @@
-"""Trains on this rank's rows of scikit-learn's breast cancer data, as argv[1] says."""
+"""Training by LightGBM over all ranks: one model, stopping, files, classes, saving.
+
+The argument is a folder. See run_checks.py.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
-from socket import gethostname
+from functools import partial
+from pathlib import Path
 
+import alike
+import lightgbm
 import numpy as np
-from sklearn.datasets import load_breast_cancer
+from alike import RANK, SIZE, WORLD, same
+from lgb_network import LABELS, MINE, PARAMETERS, X, Y, digest
 
 import shanty.lightgbm as lgb
 
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-x, y = load_breast_cancer(return_X_y=True)
-mine, labels = x[RANK::SIZE], y[RANK::SIZE]
-PARAMETERS = {
-    "objective": "binary", "verbose": -1, "num_leaves": 15, "num_threads": 1, "seed": 3,
-    "deterministic": True, "force_row_wise": True,
-}  # fmt: skip
-how = sys.argv[1]
+differs = partial(alike.differs, lgb.DataError)
+FOLDER = Path(sys.argv[1])
 
 
-def tell(booster: lgb.Booster, **more: object) -> None:
-    text = booster.model_to_string(num_iteration=-1).partition("\nparameters:")[0]
-    probability = booster.predict(x)
-    loss = -np.mean(np.log(np.where(y == 1, probability, 1 - probability)))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    told = {"rank": RANK, "host": gethostname(), "digest": digest, "loss": float(loss), **more}
-    print(json.dumps(told))
+def train(rounds: int = 30, **parameters: object) -> lgb.Booster:
+    booster = lgb.train({**PARAMETERS, **parameters}, lgb.Dataset(MINE, LABELS), rounds)
+    same(digest(booster))
+    return booster
 
 
-if how in ("data", "voting", "feature"):
-    data = lgb.Dataset(mine, labels)
-    tell(lgb.train({**PARAMETERS, "tree_learner": how}, data, 30))
-elif how == "stop":
-    valid = lgb.Dataset(x[RANK::SIZE][:20], y[RANK::SIZE][:20])
+def loss(booster: lightgbm.Booster) -> float:
+    """The log loss over all rows."""
+    probability = booster.predict(X)
+    return float(-np.mean(np.log(np.where(Y == 1, probability, 1 - probability))))
+
+
+def check_one_model_as_good_as_that_of_one_process() -> None:
+    together = train()
+    lgb.finalize()
+    alone = lightgbm.train(PARAMETERS, lightgbm.Dataset(X, Y), 30)
+    lgb.init()
+    assert abs(loss(together) - loss(alone)) < 0.2 * loss(alone)
+    assert loss(train(tree_learner="voting")) < 0.1
+
+
+def check_all_ranks_stop_at_the_same_round() -> None:
+    """Rank 0 reports each round to the run, once, with the metrics of all ranks."""
+    run = Path(os.environ["SHANTY_RUN_DIR"])
+    log = run / "metrics.jsonl"
+    before = len(log.read_text().splitlines()) if log.exists() else 0
+    WORLD.Barrier()
     booster = lgb.train(
-        {**PARAMETERS, "learning_rate": 0.5}, lgb.Dataset(mine, labels), 300,
-        valid_sets=[valid], callbacks=[lgb.early_stopping(5, verbose=False)],
+        {**PARAMETERS, "learning_rate": 0.5}, lgb.Dataset(MINE, LABELS), 300,
+        valid_sets=[lgb.Dataset(MINE[:20], LABELS[:20])],
+        callbacks=[lgb.early_stopping(5, verbose=False)],
     )  # fmt: skip
-    tell(booster, best=booster.best_iteration, score=booster.best_score["valid_0"])
-elif how == "file":
-    tell(lgb.train({**PARAMETERS, "header": False}, lgb.Dataset("train.csv"), 30))
-elif how == "classifier":
-    order = np.argsort(y, kind="stable")  # each rank has one class only, or nearly so
-    part = np.array_split(order, SIZE)[RANK]
+    same((digest(booster), booster.best_iteration, booster.best_score["valid_0"]))
+    assert booster.best_iteration < 300
+    WORLD.Barrier()
+    lines = [json.loads(line) for line in log.read_text().splitlines()[before:]]
+    assert [line["round"] for line in lines] == list(range(len(lines)))
+    best = min(lines, key=lambda line: line["valid_0-binary_logloss"])
+    assert best["round"] + 1 == booster.best_iteration
+    assert json.loads((run / "progress.json").read_text())["done"] > 0
+
+
+def check_rows_of_a_file_are_shared_out() -> None:
+    path = FOLDER / "train.csv"
+    if RANK == 0:
+        np.savetxt(path, np.column_stack([Y, X]), delimiter=",")
+    WORLD.Barrier()
+    booster = lgb.train({**PARAMETERS, "header": False}, lgb.Dataset(str(path)), 30)
+    same(digest(booster))
+    assert loss(booster) < 0.1
+
+
+def check_a_classifier_whose_ranks_have_other_classes() -> None:
+    part = np.array_split(np.argsort(Y, kind="stable"), SIZE)[RANK]  # of one class, or nearly so
+    names = np.array(["benign", "malignant"])
     model = lgb.LGBMClassifier(n_estimators=30, num_leaves=15, verbose=-1, n_jobs=1)
-    model.fit(x[part], np.array(["benign", "malignant"])[y[part]])
-    tell(model.booster_, classes=list(model.classes_), score=model.score(
-        x, np.array(["benign", "malignant"])[y]
-    ))  # fmt: skip
-elif how == "of a rank":  # what cannot be compared, and what ranks may differ in
+    model.fit(X[part], names[Y[part]])
+    same(digest(model.booster_))
+    assert list(model.classes_) == ["benign", "malignant"]
+    assert model.score(X, names[Y]) > 0.98
 
-    def objective(guess: np.ndarray, data: lgb.Dataset) -> tuple[np.ndarray, np.ndarray]:
-        probability = 1 / (1 + np.exp(-guess))
-        return probability - data.get_label(), probability * (1 - probability)
 
+def check_models_are_saved_once_or_refused() -> None:
+    booster, folder = train(5), FOLDER / "models"
+    if RANK == 0:
+        folder.mkdir()
+    WORLD.Barrier()
+    missing = folder / "none" / "model.txt"
+    words = f"the model cannot be written to {missing}: "
+    differs(lambda: lgb.save_model(booster, missing), words)
+    lgb.save_model(booster, folder / "model.txt")
+    assert digest(lgb.Booster(model_file=folder / "model.txt")) == digest(booster)
+    assert [path.name for path in folder.iterdir()] == ["model.txt"]
+
+
+def objective(guess: np.ndarray, data: lgb.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    probability = 1 / (1 + np.exp(-guess))
+    return probability - data.get_label(), probability * (1 - probability)
+
+
+def check_what_a_rank_may_have_of_its_own() -> None:
+    """What cannot be compared, and what ranks may differ in."""
     own = {"objective": objective, "verbose": -1 - RANK, "num_threads": 1 + RANK}
-    booster = lgb.train({**PARAMETERS, **own, "nodes": "a:1,b:2"}, lgb.Dataset(mine, labels), 5)
-    model = lgb.LGBMClassifier(n_estimators=3, random_state=np.random.RandomState(0), verbose=-1)
-    model.fit(mine, labels)
-    tell(booster, trees=booster.num_trees())
-elif how == "unwritable":
-    booster = lgb.train(PARAMETERS, lgb.Dataset(mine, labels), 5)
-    try:
-        lgb.save_model(booster, "none/model.txt")
-    except lgb.DataError as error:
-        tell(booster, error=str(error))
-    lgb.save_model(booster, "model.txt")
-elif how == "parameters":
-    lgb.train({**PARAMETERS, "num_leaves": 15 + RANK}, lgb.Dataset(mine, labels), 5)
-elif how == "empty":
-    lgb.train(PARAMETERS, lgb.Dataset(mine if RANK else mine[:0], labels if RANK else labels[:0]))
-elif how == "columns":
-    lgb.train(PARAMETERS, lgb.Dataset(mine[:, RANK:], labels), 5)
-elif how == "dies":
+    assert train(5, **own, nodes="a:1,b:2").num_trees() == 5
+    state = np.random.RandomState(0)
+    lgb.LGBMClassifier(n_estimators=3, random_state=state, verbose=-1).fit(MINE, LABELS)
 
-    def die(env: object) -> None:
-        if RANK == 1 and env.iteration == 3:  # type: ignore[attr-defined]
-            raise RuntimeError("a fault of this rank")
 
-    lgb.train(PARAMETERS, lgb.Dataset(mine, labels), 300, callbacks=[die])
-elif how == "save":
-    booster = lgb.train(PARAMETERS, lgb.Dataset(mine, labels), 5)
-    lgb.save_model(booster, "model.txt")
-    tell(lgb.Booster(model_file="model.txt"))
-elif how == "machines":  # LightGBM itself, as its documentation has it
-    import lightgbm
-
-    machines = [f"127.0.0.1:{12400 + each}" for each in range(SIZE)]
-    booster = lightgbm.train(
-        {**PARAMETERS, "tree_learner": "data", "num_machines": SIZE, "pre_partition": True,
-         "machines": ",".join(machines), "local_listen_port": 12400},
-        lightgbm.Dataset(mine, labels), 30,
-    )  # fmt: skip
-    tell(booster, lent="shanty.lightgbm.network" in sys.modules)
+def check_mistakes() -> None:
+    rows = slice(None) if RANK else slice(0)
+    words = "num_leaves is 15 on rank 0 and 16 on rank 1"
+    differs(lambda: train(num_leaves=15 + (RANK == 1)), words)
+    differs(lambda: train(tree_learner="feature"), "tree_learner is 'feature'")
+    for features, labels, words in (
+        (MINE[rows], LABELS[rows], "rank 0 has no rows"),
+        (MINE[:, min(RANK, 1) :], LABELS, "30 on rank 0 and 29 on rank 1"),
+    ):
+        data = lgb.Dataset(features, labels)
+        differs(lambda data=data: lgb.train(PARAMETERS, data, 5), words)

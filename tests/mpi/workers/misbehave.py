@@ -28,8 +28,6 @@ if world.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if how == "leave":
-        os._exit(0)
     if how == "abort":
         world.Abort(7)
     if how == "helper":

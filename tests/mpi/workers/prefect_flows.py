@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-import traceback
 from pathlib import Path
 from uuid import UUID
 
+import engine_checks
+from engine_checks import PATIENCE, own_folder, run_all, wait_for
 from prefect import flow
 from prefect.cache_policies import INPUTS
 from prefect.client.orchestration import get_client
@@ -22,9 +22,6 @@ from prefect.task_runners import ThreadPoolTaskRunner
 import shanty
 from shanty.workflows.prefect import call, task
 
-FOLDER = Path(sys.argv[1])
-PATIENCE = 60.0  # seconds
-
 
 class WrongError(Exception):
     """Raised in a rank; its class is known to this file alone."""
@@ -32,14 +29,6 @@ class WrongError(Exception):
 
 def twice(number):
     return 2 * number
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not within {PATIENCE:g} s: {what}"
-        time.sleep(0.05)
-    return found
 
 
 @task(ranks=2)
@@ -54,42 +43,19 @@ def fail():
         raise WrongError("of rank 1")
 
 
-@task(ranks=2, retries=2)
-def fail_once(marks):
-    place = Path(marks)
-    if shanty.rank() == 0:
-        (place / str(len([*place.iterdir()]))).touch()
-        if len([*place.iterdir()]) < 2:
-            raise WrongError("the first time")
-    return len([*place.iterdir()])
-
-
 @task(ranks=2, cache_policy=INPUTS, persist_result=True)
 def cached(number):
     return number
 
 
-@task(ranks=2)
-def wait(folder):
-    """Say that it waits, and be over when it may."""
-    print("waits", flush=True)
-    end = time.monotonic() + 120
-    while not (Path(folder) / "go").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return "over"
+fail_once = task(ranks=2, retries=2)(engine_checks.fail_once)
+wait = task(ranks=2)(engine_checks.wait)
 
 
 @flow
 def waiting(folder, submitted):
     (Path(folder) / "flow").write_text(flow_run.get_id())
     return wait.submit(folder).result() if submitted else wait(folder)
-
-
-def own_folder(name):
-    folder = FOLDER / name
-    folder.mkdir()
-    return folder
 
 
 def check_value():
@@ -246,12 +212,4 @@ def check_cancelled_thread():
 
 
 def main():
-    for name, check in [*globals().items()]:
-        if name.startswith("check_"):
-            try:
-                check()
-            except BaseException:  # noqa: BLE001
-                print(f"failed {name}", flush=True)
-                traceback.print_exc()
-            else:
-                print(f"ok {name}", flush=True)
+    run_all(globals())

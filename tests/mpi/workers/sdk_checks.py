@@ -121,11 +121,6 @@ def check_real_mpi():
     assert total(10) == (21, 2)
 
 
-def check_lambda_and_closure():
-    offset = {"by": 5}
-    assert task()(lambda x: x + offset["by"])(2) == 7
-
-
 def check_functions_and_classes_of_main():
     assert task()(plain)(2) == 42
     point = task()(lambda: Point(3))()
@@ -151,20 +146,6 @@ def check_module_that_hosts_lack():
     assert task()(far_away.answer)(2) == 44
     assert type(task()(far_away.thing)()) is far_away.Far
     assert task()(lambda: far_away.answer(0))() == 42
-
-
-def check_made_by_exec():
-    names = {}
-    exec("def cell(x):\n    return x * FACTOR\n\nFACTOR = 3\n", names)
-    assert task()(names["cell"])(5) == 15
-
-
-def check_recursive():
-    @task()
-    def factorial(n):
-        return 1 if n < 2 else n * factorial(n - 1)
-
-    assert factorial(5) == 120  # in a rank it is the plain function
 
 
 def check_arrays():
@@ -203,32 +184,6 @@ def check_exception_of_a_module():
     assert (error.args, error.where) == (("deep trouble",), "beside")
     error = raised(far_away.FarError, task()(far_away.fails), "far")
     assert type(error) is far_away.FarError
-
-
-def check_exception_that_cannot_be_pickled():
-    @task()
-    def fail():
-        error = CodedError(1, "locked")
-        error.lock = threading.Lock()
-        error.fine = [1]
-        raise error
-
-    error = raised(CodedError, fail, "locked (1)")
-    assert (error.fine, error.code) == ([1], 1)
-    assert not hasattr(error, "lock")
-
-    @task()
-    def fail_badly():
-        class OddError(Exception):
-            def __reduce__(self):
-                raise TypeError("never")
-
-            def __init__(self, lock):
-                super().__init__(lock)
-
-        raise OddError(threading.Lock())
-
-    raised(RuntimeError, fail_badly, "OddError", "raised")
 
 
 def check_first_of_several():
@@ -344,13 +299,6 @@ def check_what_cannot_be_pickled():
         return {"model": [1, threading.Lock()]}
 
     raised(TypeError, returns, "the value of", "returns()['model'][1]", "lock")
-
-
-def check_options_that_make_no_sense():
-    raised(Exception, lambda: task(retries=-1)(plain).submit(1), "retries=-1")
-    raised(Exception, lambda: task(memory="x2")(plain).submit(1), "memory_per_rank")
-    memory = task(memory="2", memory_per_rank="1M")(plain)
-    raised(Exception, lambda: memory.submit(1), "memory='2'")
 
 
 # ------------------------------------------------------------------------------------- ending

@@ -1,4 +1,4 @@
-"""Graphs: order, branches, loops, retracing, process sets, sessions of one thread. See tf_ops."""
+"""Graphs: order, branches, loops, retracing, process sets, one thread. See run_checks.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_harness import both, raised
-from tf_reference import close, given, reduced, same
+from checks import raised
+from references import close, given, reduced, same
+from sets import exercise
 
 import shanty.tensorflow as hvd
 
@@ -35,34 +36,6 @@ def check_other_orders_in_one_graph() -> None:
         for _ in range(3):
             for seed, each in graph().items():
                 close(each, reduced(lots[int(seed)], hvd.Sum), seed)
-
-
-def check_kinds_in_another_order() -> None:
-    """Also operations of several kinds, of which one rank has the last one first."""
-    size, rank = hvd.size(), hvd.rank()
-    kinds = {
-        "reduce": lambda x: hvd.allreduce(x, op=hvd.Sum, name="k"),
-        "gather": lambda x: hvd.allgather(x, name="l"),
-        "broadcast": lambda x: hvd.broadcast(x, 0, name="m"),
-        "alltoall": lambda x: hvd.alltoall(x, name="n"),
-        "scatter": lambda x: hvd.reducescatter(x, op=hvd.Sum, name="o"),
-    }
-    names = list(kinds)
-    if rank % 2:
-        names.reverse()
-
-    @tf.function
-    def graph(x: Any) -> dict[str, Any]:
-        return {name: kinds[name](x) for name in names}
-
-    tensors = given((size, 2), seed=1)
-    for _ in range(3):
-        found = graph(tf.constant(tensors[rank]))
-        close(found["reduce"], reduced(tensors, hvd.Sum))
-        same(found["gather"], np.concatenate(tensors))
-        same(found["broadcast"], tensors[0])
-        same(found["alltoall"], np.stack([each[rank] for each in tensors]))
-        close(found["scatter"], reduced(tensors, hvd.Sum)[rank : rank + 1])
 
 
 def check_one_depends_on_another() -> None:
@@ -299,52 +272,6 @@ def check_an_error_beside_it() -> None:
             close(call(), np.full(2, hvd.size() + 1.0))
 
 
-def exercise(chosen: hvd.ProcessSet) -> None:
-    """Every operation in a process set; its members and the rest stay apart."""
-    ranks = chosen.ranks
-    own, size = hvd.rank(), len(chosen.ranks)
-    if own not in ranks:
-        error = raised(ValueError, lambda: hvd.allreduce(tf.ones(2), process_set=chosen))
-        assert f"ank {own}" in error, error
-        return
-    place = chosen.rank()
-    tensors = given((2 * size, 3), seed=20, ranks=hvd.size())
-    members = [tensors[each] for each in ranks]
-    mine = tf.constant(tensors[own])
-    rows = [np.full(each + 1, each) for each in ranks]
-    sent = tf.range(size) + 10 * own
-
-    def call() -> list[Any]:
-        where = {"process_set": chosen}
-        with tf.GradientTape() as tape:
-            tape.watch(mine)
-            loss = tf.reduce_sum(hvd.allreduce(mine, **where) * (place + 1.0))
-        return [
-            tape.gradient(loss, mine),
-            hvd.allreduce(mine, op=hvd.Max, **where),
-            *hvd.grouped_allreduce([mine], op=hvd.Sum, **where),
-            hvd.allgather(rows[place], **where),
-            *(hvd.broadcast(mine, root, **where) for root in ranks),
-            hvd.alltoall(sent, **where),
-            hvd.reducescatter(mine, op=hvd.Sum, **where),
-        ]
-
-    expected = [
-        np.full((2 * size, 3), (size + 1) / 2),
-        reduced(members, hvd.Max),
-        reduced(members, hvd.Sum),
-        np.concatenate(rows),
-        *members,
-        np.array([10 * each + place for each in ranks]),
-        reduced(members, hvd.Sum)[2 * place : 2 * place + 2],
-    ]
-    for way, attempt in both(call):
-        for found, exact in zip(attempt(), expected, strict=True):
-            close(found, exact, way)
-    assert hvd.broadcast_object(own, ranks[0], process_set=chosen) == ranks[0]
-    assert hvd.allgather_object(own, process_set=chosen) == list(ranks)
-
-
 def check_process_sets() -> None:
     size = hvd.size()
     sets = [hvd.add_process_set([size - 1])]
@@ -363,6 +290,3 @@ def check_communicator_of_some_ranks() -> None:
         close(graph(tf.ones(2)), np.full(2, hvd.size()))
         hvd.shutdown()
         hvd.init()
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

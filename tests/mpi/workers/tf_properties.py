@@ -1,4 +1,4 @@
-"""Any shapes, types and orders, drawn alike on all ranks. See tf_ops."""
+"""Any shapes, types and orders, drawn alike on all ranks. See run_checks.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from tf_reference import EVERY, REALS, close, reduced, same
-from tf_reference import given as arrays
+from on_tensorflow import EVERY
+from references import REALS, close, reduced, same
+from references import given as arrays
 
 import shanty.tensorflow as hvd
 
@@ -85,6 +86,3 @@ def any_calls(drawn: list[tuple[str, tuple[int, ...], Any, int]], shuffle: int) 
 
 def check_any_calls() -> None:
     any_calls()
-
-
-CHECKS = [check_any_calls]

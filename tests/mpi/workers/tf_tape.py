@@ -1,4 +1,4 @@
-"""DistributedGradientTape and PartialDistributedGradientTape. See tf_ops."""
+"""DistributedGradientTape and PartialDistributedGradientTape. See run_checks.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_harness import both, raised
-from tf_reference import adasum, close, given, reduced
+from checks import raised
+from on_tensorflow import both
+from references import adasum, close, given, reduced
 
 import shanty.tensorflow as hvd
 
@@ -250,6 +251,3 @@ def check_training_in_a_graph() -> None:
     close(w, expected, "", 1e-12)
     every = hvd.allgather_object(w.numpy().tobytes())
     assert len(set(every)) == 1
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -1,5 +1,5 @@
 """Optimizers of TensorFlow 1 in graphs and sessions, the broadcast hook, batch normalization, and
-the states of elastic training. See tf_ops.
+the states of elastic training. See run_checks.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_harness import raised
-from tf_reference import Array, adasum, close, given, reduced
+from checks import raised
+from references import Array, adasum, close, given, reduced
 
 import shanty.tensorflow as hvd
 
@@ -292,6 +292,3 @@ def check_elastic_keras() -> None:
     assert begun == [0, 3], begun
     every = hvd.allgather_object([each.tobytes() for each in values()])
     assert all(each == every[0] for each in every)
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

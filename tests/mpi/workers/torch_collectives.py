@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import reduce as fold
 
-import harness
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -388,11 +387,3 @@ def check_groups() -> None:
         dist.barrier(group=alone)
     everybody = dist.new_group()
     dist.barrier(group=everybody)
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
-
-if __name__ == "__main__":
-    dist.init_process_group("mpi")
-    harness.run(CHECKS)
-    dist.destroy_process_group()

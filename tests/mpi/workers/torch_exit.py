@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 
 import shanty.torch  # noqa: F401
-from shanty.collectives import worker
+from shanty.torch import background_thread
 
-worker.EXIT_PATIENCE = worker._LAST_MESSAGES = 0.5 if sys.argv[1] == "never" else 30.0
+background_thread.EXIT_PATIENCE = background_thread._LAST_MESSAGES = (
+    0.5 if sys.argv[1] == "never" else 30.0
+)
 
 dist.init_process_group("mpi")
 tensor = torch.ones(1)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 
-import harness
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -62,11 +61,7 @@ def check_order_of_streams() -> None:
     dist.barrier()
 
 
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
-
-if __name__ == "__main__":
+def begin() -> None:
     local = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
     torch.cuda.set_device(local % torch.cuda.device_count())
     dist.init_process_group("mpi")
-    harness.run(CHECKS)
-    dist.destroy_process_group()

@@ -1,10 +1,9 @@
 """Messages of more than 2 GiB, and of more elements than 32 bits count. Started through
-../test_torch_long.py, on two ranks.
+../test_long.py, on two ranks.
 """
 
 from __future__ import annotations
 
-import harness
 import torch
 import torch.distributed as dist
 
@@ -42,11 +41,3 @@ def check_message() -> None:
     else:
         dist.recv(tensor, 0)
     assert ends(tensor) == [1, 2, 3, 3]
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
-
-if __name__ == "__main__":
-    dist.init_process_group("mpi")
-    harness.run(CHECKS)
-    dist.destroy_process_group()

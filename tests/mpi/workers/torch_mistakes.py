@@ -2,22 +2,20 @@
 SHANTY_CHECK=1 through ../test_torch_mistakes.py.
 
 Without arguments: those after which the group goes on, one check each. With the name of one of
-FATAL, and how many ranks see it: that one alone; each of them prints `rank R: TYPE: MESSAGE` in one
-line, and ends when all have.
+the others, and how many ranks see it: that one alone; each of them prints `rank R: TYPE: MESSAGE`
+in one line, and ends when all have.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
-import harness
 import torch
 import torch.distributed as dist
+from checks import checks_of, raised, run, tell
 from torch.nn.parallel import DistributedDataParallel
 
 from shanty.torch import MismatchError
@@ -28,13 +26,7 @@ WHERE = "torch_mistakes.py:"
 def differs(call: Callable[[bool], object], *words: str) -> None:
     """`call(odd)` on all ranks, odd on the last one: all get a MismatchError with these words."""
     odd = dist.get_rank() == dist.get_world_size() - 1
-    try:
-        call(odd)
-    except MismatchError as error:
-        for word in words:
-            assert word in str(error), (word, str(error))
-    else:
-        raise AssertionError("no error")
+    raised(MismatchError, lambda: call(odd), *words)
     tensor = torch.ones(3)  # and the group goes on
     dist.all_reduce(tensor)
     assert torch.all(tensor == dist.get_world_size())
@@ -44,23 +36,34 @@ def ones(*shape: int) -> torch.Tensor:
     return torch.ones(shape or (4,))
 
 
-def check_shape() -> None:
-    words = ("all_reduce(SUM, float32, (4,))", "all_reduce(SUM, float32, (5,))", WHERE, "rank 0:")
-    differs(lambda odd: dist.all_reduce(ones(5 if odd else 4)), *words)
-
-
-def check_shape_of_as_many() -> None:
-    differs(lambda odd: dist.all_reduce(ones(3, 2) if odd else ones(2, 3)), "(3, 2)", "(2, 3)")
-
-
-def check_dtype() -> None:
+def check_calls_that_differ() -> None:
+    """The error has the calls of all ranks, with the lines of the script that they come from."""
     dtypes = {True: torch.int32, False: torch.float32}  # of one size: MPI would mix them up
-    differs(lambda odd: dist.all_reduce(ones().to(dtypes[odd])), "int32", "float32", WHERE)
-
-
-def check_operation() -> None:
     ops = {True: dist.ReduceOp.MAX, False: dist.ReduceOp.SUM}
-    differs(lambda odd: dist.all_reduce(ones(), ops[odd]), "MAX", "SUM")
+    world, reduce = dist.get_world_size(), dist.all_reduce
+    shapes = ("all_reduce(SUM, float32, (4,))", "all_reduce(SUM, float32, (5,))", WHERE, "rank 0:")
+    for call, *words in (
+        (lambda odd: reduce(ones(5 if odd else 4)), *shapes),
+        (lambda odd: reduce(ones(3, 2) if odd else ones(2, 3)), "(3, 2)", "(2, 3)"),
+        (lambda odd: reduce(ones().to(dtypes[odd])), "int32", "float32", WHERE),
+        (lambda odd: reduce(ones(), ops[odd]), "MAX", "SUM"),
+        (lambda odd: dist.reduce(ones(), 0) if odd else reduce(ones()), "reduce(", "all_re"),
+        (lambda odd: dist.broadcast(ones(), int(odd)), "broadcast(float32, (4,), 1)"),
+        # one rank logs its loss, the others go on to the next step
+        (lambda odd: dist.reduce(ones(1), 0) if odd else dist.barrier(), "reduce(", "barrier()"),
+        (lambda odd: reduce(ones(4 + odd), async_op=True).wait(), "(5,)", WHERE),
+        (
+            lambda odd: dist.reduce_scatter(
+                ones(), [ones(4 + (odd and r == 0)) for r in range(world)]
+            ),
+            *("reduce_scatter(SUM, float32, (5,", "reduce_scatter(SUM, float32, (4,"),
+        ),
+        (
+            lambda odd: dist.all_gather([ones(4 + odd) for _ in range(world)], ones(4 + odd)),
+            *("all_gather(float32, ((4,", "all_gather(float32, ((5,"),
+        ),
+    ):
+        differs(call, *words)
 
 
 def check_order() -> None:
@@ -70,21 +73,6 @@ def check_order() -> None:
             each()
 
     differs(call, "barrier()", "all_reduce(", WHERE)
-
-
-def check_other_call() -> None:
-    differs(
-        lambda odd: dist.reduce(ones(), 0) if odd else dist.all_reduce(ones()), "reduce(", "all_re"
-    )
-
-
-def check_root() -> None:
-    differs(lambda odd: dist.broadcast(ones(), int(odd)), "broadcast(float32, (4,), 1)")
-
-
-def check_missed_branch() -> None:
-    """One rank logs its loss, the others go on to the next step."""
-    differs(lambda odd: dist.reduce(ones(1), 0) if odd else dist.barrier(), "reduce(", "barrier()")
 
 
 def check_gather_lengths() -> None:
@@ -123,25 +111,6 @@ def check_even_splits_of_other_lengths() -> None:
     differs(call, "elements to rank", "expects", WHERE)
 
 
-def check_parts_of_reduce_scatter() -> None:
-    world = dist.get_world_size()
-
-    def call(odd: bool) -> None:
-        dist.reduce_scatter(ones(), [ones(4 + (odd and r == 0)) for r in range(world)])
-
-    differs(call, "reduce_scatter(SUM, float32, (5,", "reduce_scatter(SUM, float32, (4,")
-
-
-def check_all_gather_lengths() -> None:
-    world = dist.get_world_size()
-
-    def call(odd: bool) -> None:
-        length = 5 if odd else 4
-        dist.all_gather([ones(length) for _ in range(world)], ones(length))
-
-    differs(call, "all_gather(float32, ((4,", "all_gather(float32, ((5,")
-
-
 def check_shapes_of_as_many_to_scatter() -> None:
     world = dist.get_world_size()
 
@@ -150,10 +119,6 @@ def check_shapes_of_as_many_to_scatter() -> None:
         dist.reduce_scatter(output, [output] * world)
 
     differs(call, "(3, 2)", "(2, 3)", WHERE)
-
-
-def check_asynchronous() -> None:
-    differs(lambda odd: dist.all_reduce(ones(4 + odd), async_op=True).wait(), "(5,)", WHERE)
 
 
 def check_buckets_of_ddp() -> None:
@@ -195,9 +160,6 @@ def check_ddp_without_a_layer() -> None:
         ),
         *words,
     )
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 
 def skips() -> None:
@@ -252,31 +214,13 @@ def groups_crossed() -> None:
         dist.all_reduce(ones(), group=group)
 
 
-def wait_for_others(count: int) -> None:
-    """Stay until so many ranks have told their error: the run ends with the first that leaves."""
-    folder = Path(os.environ["SHANTY_RUN_DIR"])
-    (folder / f"told-{dist.get_rank()}").touch()
-    deadline = time.monotonic() + 30
-    while len(list(folder.glob("told-*"))) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 LIMITS = {skips: 3, comes_late: 3}  # seconds, which alone end these
-FATAL = (skips, exits, locks, comes_late, ddp_without_one, monitored, groups_crossed)
 
 if __name__ == "__main__":
-    fatal = {each.__name__: each for each in FATAL}.get(sys.argv[1]) if sys.argv[1:] else None
+    fatal = globals()[sys.argv[1]] if sys.argv[1:] else None
     dist.init_process_group("mpi", timeout=timedelta(seconds=LIMITS.get(fatal, 60)))
-    if fatal is None:
-        harness.run(CHECKS)
+    if fatal:
+        tell(fatal, RuntimeError, int(sys.argv[2]))
+    else:
+        run(checks_of(dict(globals())), dist.barrier)
         dist.destroy_process_group()
-        sys.exit()
-    begun = time.monotonic()
-    try:
-        fatal()
-    except RuntimeError as error:
-        kind, text = type(error).__name__, str(error).replace("\n", " | ")
-        seconds = time.monotonic() - begun
-        print(f"rank {dist.get_rank()}: {seconds:.1f} s: {kind}: {text}", flush=True)
-        wait_for_others(int(sys.argv[2]))
-        sys.exit(3)

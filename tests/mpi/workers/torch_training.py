@@ -1,22 +1,22 @@
 """What people train with, over the `mpi` backend, against one process on the whole batch.
 
 Each rank trains on its part of a batch, and every rank also trains a copy of the model alone on
-the whole of it: the two must agree within TOLERANCE after some steps. Started by mpirun through
-../test_torch_training.py, with a folder for checkpoints.
+the whole of it (see training.py). Started by mpirun through ../test_torch_training.py, with a
+folder for checkpoints.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
-import harness
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
+from checks import checks_of, run
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -30,62 +30,23 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from training import STEPS, TOLERANCE, alone, batch, everything, network, steps
 
 import shanty.torch  # noqa: F401
 
-TOLERANCE = 1e-5  # relative and absolute, in float32 after STEPS steps
-STEPS = 5
-ROWS = 24  # of a batch: divisible by 2, 3 and 4
 FOLDER = Path(sys.argv[1])
 MAIN = __name__ == "__main__"
 
 
-def network() -> nn.Sequential:
-    """The same on every rank."""
-    torch.manual_seed(7)
-    return nn.Sequential(
-        nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 12), nn.ReLU(), nn.Linear(12, 1)
-    )
+def adam(parameters: Iterable[nn.Parameter], **options: bool) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01, **options)
 
 
-def batch(step: int) -> tuple[Tensor, Tensor]:
-    made = torch.Generator().manual_seed(step)
-    return torch.randn(ROWS, 12, generator=made), torch.randn(ROWS, 1, generator=made)
-
-
-def part(whole: Tensor) -> Tensor:
-    return whole.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def steps(
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    cut: Callable[[Tensor], Tensor] = part,
-    first: int = 0,
-    count: int = STEPS,
-) -> None:
-    for step in range(first, first + count):
-        optimiser.zero_grad()
-        x, y = batch(step)
-        (model(cut(x)) - cut(y)).square().mean().backward()
-        optimiser.step()
-
-
-def alone(count: int = STEPS) -> list[Tensor]:
-    """The parameters after one process has trained on everything."""
-    model = network()
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01), lambda whole: whole, 0, count)
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def agree(got: list[Tensor], want: list[Tensor]) -> None:
-    assert len(got) == len(want) > 0
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a.detach(), b, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-def whole(parameters: object) -> list[Tensor]:
-    return [each.full_tensor() if isinstance(each, DTensor) else each for each in parameters]
+def agree(found: Iterable[Tensor]) -> None:
+    """These parameters are those after one process has trained on everything."""
+    for one, other in zip(found, alone(adam).parameters(), strict=True):
+        got = one.full_tensor() if isinstance(one, DTensor) else one
+        torch.testing.assert_close(got.detach(), other.detach(), rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def mesh(name: str = "all") -> object:
@@ -94,8 +55,8 @@ def mesh(name: str = "all") -> object:
 
 def check_ddp() -> None:
     model = DistributedDataParallel(network())
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    agree(list(model.parameters()), alone())
+    steps(model, adam(model.parameters()))
+    agree(model.parameters())
 
 
 def check_ddp_join() -> None:
@@ -116,15 +77,15 @@ def check_zero_redundancy() -> None:
     model = DistributedDataParallel(network())
     optimiser = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
     steps(model, optimiser)
-    agree(list(model.parameters()), alone())
+    agree(model.parameters())
     optimiser.consolidate_state_dict(to=0)
 
 
 def check_fsdp() -> None:
     model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    steps(model, adam(model.parameters()))
     with FullyShardedDataParallel.summon_full_params(model):
-        agree(list(model.parameters()), alone())
+        agree(model.parameters())
 
 
 def sharded() -> nn.Module:
@@ -137,18 +98,18 @@ def sharded() -> nn.Module:
 
 def check_fsdp2() -> None:
     model = sharded()
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    agree(whole(model.parameters()), alone())
+    steps(model, adam(model.parameters()))
+    agree(model.parameters())
 
 
 def check_tensor_parallel() -> None:
-    if 24 % dist.get_world_size():
+    if 16 % dist.get_world_size():
         return
     model = network()
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     parallelize_module(model, mesh("tp"), plan)
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01, foreach=False), lambda each: each)
-    agree(whole(model.parameters()), alone())
+    steps(model, adam(model.parameters(), foreach=False), everything)
+    agree(model.parameters())
 
 
 def check_dtensor() -> None:
@@ -174,8 +135,8 @@ def check_two_dimensional_mesh() -> None:
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     model = network()
     fully_shard(model, mesh=grid)
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    agree(whole(model.parameters()), alone())
+    steps(model, adam(model.parameters()))
+    agree(model.parameters())
 
 
 def check_pipeline() -> None:
@@ -223,14 +184,14 @@ def check_compile() -> None:
     want = sum((2 * (torch.arange(8.0) + r)).sin() for r in range(dist.get_world_size())) + 1
     torch.testing.assert_close(compiled(x), want)
     model = torch.compile(DistributedDataParallel(network()), backend="aot_eager")
-    steps(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    agree(list(model.parameters()), alone())
+    steps(model, adam(model.parameters()))
+    agree(model.parameters())
 
 
 def check_checkpoint() -> None:
     for name in ("sync", "async"):
         model = sharded()
-        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        optimiser = adam(model.parameters())
         steps(model, optimiser)
         state, path = {"model": get_model_state_dict(model)}, str(FOLDER / name)
         if name == "sync":
@@ -239,7 +200,7 @@ def check_checkpoint() -> None:
             waiting = dcp.async_save(
                 state, checkpoint_id=path, process_group=dist.new_group(backend="gloo")
             )
-            steps(model, optimiser, first=STEPS, count=1)  # training goes on meanwhile
+            steps(model, optimiser, numbers=(STEPS,))  # training goes on meanwhile
             waiting.result()
 
 
@@ -252,13 +213,12 @@ def check_resume() -> None:
         state = {"model": get_model_state_dict(model)}
         dcp.load(state, checkpoint_id=str(FOLDER / name))
         set_model_state_dict(model, state["model"])
-        agree(whole(model.parameters()), alone())
+        agree(model.parameters())
 
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 if MAIN:
     dist.init_process_group("mpi")
     chosen = sys.argv[2:]
-    harness.run([check for check in CHECKS if not chosen or check.__name__ in chosen])
+    every = checks_of(dict(globals()))
+    run([each for each in every if not chosen or each.__name__ in chosen], dist.barrier)
     dist.destroy_process_group()

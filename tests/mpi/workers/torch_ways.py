@@ -9,15 +9,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import harness
 import torch
 import torch.distributed as dist
 import torch_collectives as plain
+from checks import raised
 from mpi4py import MPI
 from torch.distributed.device_mesh import init_device_mesh
 
 from shanty.collectives import handshake, huge_pages, kernels, operations, ring
 from shanty.torch import CommunicationError
+from shanty.torch.devices import Way, choose
 from shanty.torch.kernels import KERNELS
 
 MOVING = [
@@ -136,13 +137,9 @@ def check_with_shanty_check() -> None:
             if rank == 1:
                 dist.send(torch.ones(3, dtype=torch.int32), 0, tag=4)
             elif rank == 0:
-                try:
-                    dist.recv(torch.ones(3), source, tag=4)
-                except CommunicationError as error:
-                    text = "recv of 3 elements of float32: rank 1 sent 3 of int32 (tag 4)"
-                    assert text in str(error), error
-                else:
-                    raise AssertionError("no error")
+                text = "recv of 3 elements of float32: rank 1 sent 3 of int32 (tag 4)"
+                call = lambda source=source: dist.recv(torch.ones(3), source, tag=4)  # noqa: E731
+                raised(CommunicationError, call, text)
 
     calls = [plain.check_point_to_point, plain.check_recv_any_source, other_dtype]
     with_values(calls, handshake, CHECKED=True)
@@ -246,9 +243,19 @@ def check_nothing_is_left() -> None:
     assert not MPI.COMM_WORLD.Iprobe()
 
 
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
-
-if __name__ == "__main__":
-    dist.init_process_group("mpi")
-    harness.run(CHECKS)
-    dist.destroy_process_group()
+def check_which_way_tensors_of_gpus_go() -> None:
+    """As is chosen for ranks with these hosts, GPUs, with NCCL and with an MPI that knows CUDA."""
+    a, b, none = frozenset({"a"}), frozenset({"b"}), frozenset()
+    for facts, asked, way in (
+        ([("h", none, False, False)] * 2, "", None),
+        ([("h", a, True, True), ("h", b, True, True)], "", Way.NCCL),
+        ([("h", a | b, True, True)] * 2, "", Way.NCCL),
+        ([("h", a, True, True)] * 2, "", Way.AWARE),  # one GPU for two ranks
+        ([("h", a, True, False), ("i", b, False, True)], "", Way.STAGED),
+        ([("h", a, True, True), ("i", a, True, True)], "", Way.NCCL),  # one each
+        ([("h", a, True, True), ("i", none, False, True)], "", Way.AWARE),
+        ([("h", a, True, True)], "staged", Way.STAGED),
+    ):
+        assert choose(facts, asked) is way, facts
+    words = "SHANTY_CUDA=fast: must be one of nccl, aware, staged."
+    raised(ValueError, lambda: choose([("h", a, True, True)], "fast"), words)

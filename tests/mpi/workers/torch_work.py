@@ -12,24 +12,16 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 
-import harness
 import torch
 import torch.distributed as dist
+from checks import raised
 from mpi4py import MPI
 
 import shanty.torch
-from shanty.collectives import handshake, operations, worker
-from shanty.torch.work import WORKER, MPIWork
-
-
-def raises(kind: type[Exception], words: str, call: Callable[[], object]) -> Exception:
-    """The error that `call` must raise, with `words` in its text."""
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), (words, str(error))
-        return error
-    raise AssertionError(f"no {kind.__name__}")
+from shanty.collectives import handshake, operations
+from shanty.torch import background_thread
+from shanty.torch.background_thread import THREAD
+from shanty.torch.work import MPIWork
 
 
 def fail_once(call: Callable[[], dist.Work]) -> dist.Work:
@@ -117,21 +109,21 @@ def check_waited_for_at_once_runs_in_the_caller() -> None:
     A broadcast, since torch 2.7 does not say of an all_reduce whether its caller waits.
     """
     ran = []
-    original, patience = operations.broadcast, worker._HERE
+    original, patience = operations.broadcast, background_thread._HERE
 
     def noted(*arguments: object) -> None:
         ran.append(threading.current_thread())
         original(*arguments)
 
     end = time.monotonic() + 60
-    while WORKER._given != WORKER._done:
+    while THREAD._given != THREAD._done:
         assert time.monotonic() < end
         time.sleep(0.001)
-    operations.broadcast, worker._HERE = noted, 60.0
+    operations.broadcast, background_thread._HERE = noted, 60.0
     try:
         dist.broadcast(torch.ones(1), 0)
     finally:
-        operations.broadcast, worker._HERE = original, patience
+        operations.broadcast, background_thread._HERE = original, patience
     assert ran == [threading.main_thread()]
 
 
@@ -163,28 +155,23 @@ def check_messages_while_a_collective_waits() -> None:
 
 def check_interrupted() -> None:
     """Ctrl-C amid a call: its group is given up on all ranks, others of the same ranks are not."""
-    groups, patience, soon = [dist.new_group()], worker._HERE, handshake._SOON
+    groups, patience, soon = [dist.new_group()], background_thread._HERE, handshake._SOON
     call = lambda: dist.broadcast(torch.ones(1), 0, group=groups[0])  # noqa: E731
     handshake._SOON = 0.0  # as if the others came much later
     if dist.get_rank() == 0:
-        worker._HERE = 60.0
+        background_thread._HERE = 60.0
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        try:
-            call()
-        except KeyboardInterrupt:
-            pass
-        else:
-            raise AssertionError("not interrupted")
-        worker._HERE = patience
-        raises(shanty.torch.CommunicationError, "cannot be used any more", call)
+        raised(KeyboardInterrupt, call)
+        background_thread._HERE = patience
+        raised(shanty.torch.CommunicationError, call, "cannot be used any more")
         for rank in range(1, dist.get_world_size()):
             MPI.COMM_WORLD.send("interrupted", rank)
     else:
         assert MPI.COMM_WORLD.recv(source=0) == "interrupted"
-        raises(shanty.torch.CommunicationError, "rank 0 gave up: broadcast", call)
-    assert WORKER.gave_up is not None
-    WORKER.gave_up = None  # or it would end the run
+        raised(shanty.torch.CommunicationError, call, "rank 0 gave up: broadcast")
+    assert THREAD.gave_up is not None
+    THREAD.gave_up = None  # or it would end the run
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == dist.get_world_size()
@@ -199,15 +186,15 @@ def check_failure_is_not_success() -> None:
     tensor = torch.ones(3)
     work = fail_once(lambda: dist.all_reduce(tensor, async_op=True))
     future = work.get_future()
-    error = raises(shanty.torch.CommunicationError, "all_reduce on group", work.wait)
-    assert f"rank {dist.get_rank()} of" in str(error)
-    assert work.is_completed() and not work.is_success() and work.exception() is error
-    raises(shanty.torch.CommunicationError, "all_reduce", work.result)
-    raises(RuntimeError, "all_reduce", future.wait)
-    raises(RuntimeError, "all_reduce", future.then(lambda f: f.value()).wait)
-    raises(RuntimeError, "all_reduce", work.get_future().wait)
+    place = f"rank {dist.get_rank()} of"
+    text = raised(shanty.torch.CommunicationError, work.wait, "all_reduce on group", place)
+    assert work.is_completed() and not work.is_success() and str(work.exception()) == text
+    raised(shanty.torch.CommunicationError, work.result, "all_reduce")
+    raised(RuntimeError, future.wait, "all_reduce")
+    raised(RuntimeError, future.then(lambda f: f.value()).wait, "all_reduce")
+    raised(RuntimeError, work.get_future().wait, "all_reduce")
     # A synchronous call raises by itself, and the group goes on.
-    raises(dist.DistBackendError, "all_reduce", lambda: fail_once(lambda: dist.all_reduce(tensor)))
+    raised(dist.DistBackendError, lambda: fail_once(lambda: dist.all_reduce(tensor)), "all_reduce")
     dist.all_reduce(tensor)
     assert torch.all(tensor == dist.get_world_size())
 
@@ -215,7 +202,7 @@ def check_failure_is_not_success() -> None:
 def check_failed_future_of_a_finished_work() -> None:
     work = fail_once(lambda: dist.all_reduce(torch.ones(1), async_op=True))
     assert work.join(60)
-    raises(RuntimeError, "all_reduce", work.get_future().wait)  # made after the failure
+    raised(RuntimeError, work.get_future().wait, "all_reduce")  # made after the failure
 
 
 def check_wrong_length() -> None:
@@ -225,9 +212,9 @@ def check_wrong_length() -> None:
         dist.send(torch.ones(4), 1)
     elif dist.get_rank() == 1:
         work = dist.irecv(torch.empty(3), 0)
-        raises(shanty.torch.CommunicationError, "recv from 0", work.wait)  # truncated
+        raised(shanty.torch.CommunicationError, work.wait, "recv from 0")  # truncated
         work = dist.irecv(torch.empty(4), 0)
-        raises(shanty.torch.CommunicationError, "sent 3", work.wait)
+        raised(shanty.torch.CommunicationError, work.wait, "sent 3")
         assert not work.is_success()
         dist.recv(torch.empty(4), 0)
 
@@ -236,23 +223,20 @@ def check_time_limit() -> None:
     """Rank 0 waits in vain; the others come late, told so by a message of the script's own."""
     if dist.get_rank() == 0:
         work = dist.barrier(async_op=True)
-        error = raises(
-            shanty.torch.CommunicationTimeoutError,
-            "barrier on group",
-            lambda: work.wait(timedelta(milliseconds=50)),
-        )
-        assert isinstance(error, TimeoutError) and not work.is_completed() and WORKER.is_stuck()
-        raises(RuntimeError, "not complete", work.result)
+        late = shanty.torch.CommunicationTimeoutError
+        raised(late, lambda: work.wait(timedelta(milliseconds=50)), "barrier on group")
+        assert issubclass(late, TimeoutError) and not work.is_completed() and THREAD.is_stuck()
+        raised(RuntimeError, work.result, "not complete")
         for rank in range(1, dist.get_world_size()):
             MPI.COMM_WORLD.send("late", rank)
-        assert work.wait() and not WORKER.is_stuck()
+        assert work.wait() and not THREAD.is_stuck()
     else:
         assert MPI.COMM_WORLD.recv(source=0) == "late"
         dist.barrier()
     group = dist.new_group(timeout=timedelta(seconds=0.3))
     if dist.get_rank() == 0:
         work = group.recv([torch.empty(1)], 1, 7)
-        raises(shanty.torch.CommunicationTimeoutError, "0.3 s", work.wait)
+        raised(shanty.torch.CommunicationTimeoutError, work.wait, "0.3 s")
         MPI.COMM_WORLD.send("late", 1)
         assert work.wait(timedelta(seconds=60))
     elif dist.get_rank() == 1:
@@ -268,20 +252,20 @@ def check_mistakes() -> None:
     ones, half = torch.ones(2), torch.ones(2, dtype=torch.float16)
     many = [torch.ones(2) for _ in range(world)]
     elsewhere = torch.ones(2, device="meta")
-    raises(RuntimeError, "on meta", lambda: dist.all_reduce(elsewhere))
-    raises(RuntimeError, "CPU tensors", lambda: dist.broadcast(elsewhere, 0))
-    raises(RuntimeError, "to_dense", lambda: dist.all_reduce(ones.to_sparse()))
-    raises(TypeError, "float8", lambda: dist.all_reduce(ones.to(torch.float8_e4m3fn)))
-    raises(TypeError, "BAND", lambda: dist.all_reduce(ones, dist.ReduceOp.BAND))
+    raised(RuntimeError, lambda: dist.all_reduce(elsewhere), "on meta")
+    raised(RuntimeError, lambda: dist.broadcast(elsewhere, 0), "CPU tensors")
+    raised(RuntimeError, lambda: dist.all_reduce(ones.to_sparse()), "to_dense")
+    raised(TypeError, lambda: dist.all_reduce(ones.to(torch.float8_e4m3fn)), "float8")
+    raised(TypeError, lambda: dist.all_reduce(ones, dist.ReduceOp.BAND), "BAND")
     flags = torch.ones(2, dtype=torch.bool)
-    raises(TypeError, "bools", lambda: dist.all_reduce(flags, dist.ReduceOp.AVG))
+    raised(TypeError, lambda: dist.all_reduce(flags, dist.ReduceOp.AVG), "bools")
     group = dist.group.WORLD
-    raises(ValueError, "one tensor for each", lambda: group.allgather([many[1:]], [ones]))
-    raises(TypeError, "dtypes differ", lambda: group.allgather([many], [half]))
-    raises(ValueError, "as many elements", lambda: group.allgather([many], [torch.ones(3)]))
-    raises(ValueError, "as many elements", lambda: group.all_gather_single(ones, ones))
-    raises(ValueError, "split", lambda: dist.all_to_all_single(ones, ones, [1], [1]))
-    raises(ValueError, "not in a group", lambda: group.send([ones], world, 0))
+    raised(ValueError, lambda: group.allgather([many[1:]], [ones]), "one tensor for each")
+    raised(TypeError, lambda: group.allgather([many], [half]), "dtypes differ")
+    raised(ValueError, lambda: group.allgather([many], [torch.ones(3)]), "as many elements")
+    raised(ValueError, lambda: group.all_gather_single(ones, ones), "as many elements")
+    raised(ValueError, lambda: dist.all_to_all_single(ones, ones, [1], [1]), "split")
+    raised(ValueError, lambda: group.send([ones], world, 0), "not in a group")
 
 
 def check_memory_is_let_go() -> None:
@@ -296,13 +280,13 @@ def check_memory_is_let_go() -> None:
 
 def check_messages_outlive_another_group() -> None:
     """Destroying a group waits for its own messages only."""
-    word, patience = torch.zeros(1), worker._LAST_MESSAGES
+    word, patience = torch.zeros(1), background_thread._LAST_MESSAGES
     message = dist.irecv(word, 0, tag=5) if dist.get_rank() == 1 else None
     group = dist.new_group()
-    worker._LAST_MESSAGES, begun = 60.0, time.monotonic()
+    background_thread._LAST_MESSAGES, begun = 60.0, time.monotonic()
     dist.destroy_process_group(group)
     assert time.monotonic() - begun < 30
-    worker._LAST_MESSAGES = patience
+    background_thread._LAST_MESSAGES = patience
     if dist.get_rank() == 0:
         assert MPI.COMM_WORLD.recv(source=1) == "destroyed"
         dist.send(word, 1, tag=5)
@@ -331,8 +315,8 @@ def check_stop_in_vain() -> None:
     """A thread that did not stop in time goes on, and does not stop later."""
     gate = threading.Event()
     body = lambda: gate.wait(60) and None  # noqa: E731
-    work = WORKER.submit(MPIWork(WORKER, "waiting", "this rank", body, [], 60.0))
-    assert not WORKER.stop(0.05)
+    work = THREAD.submit(MPIWork(THREAD.wait_for, "waiting", "this rank", body, [], 60.0))
+    assert not THREAD.stop(0.05)
     gate.set()
     work.wait()
     for _ in range(2):
@@ -347,10 +331,10 @@ def check_one_thread() -> None:
 
 
 def check_again_after_destroy() -> None:
-    worker._LAST_MESSAGES = 0.1
+    background_thread._LAST_MESSAGES = 0.1
     never = dist.irecv(torch.empty(1), 0, tag=99)  # nobody sends it
     dist.destroy_process_group()
-    raises(shanty.torch.CommunicationError, "given up", never.wait)
+    raised(shanty.torch.CommunicationError, never.wait, "given up")
     assert "shanty-mpi" not in [thread.name for thread in threading.enumerate()]
     MPI.COMM_WORLD.Barrier()  # the world itself was not freed
     dist.init_process_group("mpi")
@@ -359,9 +343,9 @@ def check_again_after_destroy() -> None:
     assert tensor.item() == dist.get_world_size()
 
 
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
-
-if __name__ == "__main__":
+def begin() -> None:
     dist.init_process_group("mpi", timeout=timedelta(seconds=99))
-    harness.run(CHECKS)
-    # No destroy_process_group: leaving without it must not hang.
+
+
+def end() -> None:
+    """No destroy_process_group: leaving without it must not hang."""

@@ -1,69 +1,45 @@
 """What all ranks must have alike: categories, columns, parameters; and metrics of one's own.
 
-The checks are run by xgb_training.py.
+See alike.py.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
+import alike
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import xgboost
-from xgb_data import BOUND, WORLD, X, Y, same
+from alike import (
+    LAST,
+    RANK,
+    SIZE,
+    VALUE,
+    WORLD,
+    History,
+    animals,
+    fails_on_the_last,
+    mine,
+    predicts,
+    same,
+    values,
+)
+from xgb_data import X, Y
 
 import shanty.xgboost as xgb
 
-RANK, SIZE = WORLD.rank, WORLD.size
-LAST = SIZE - 1
-VALUE = {"ant": 0.0, "bee": 1.0, "cat": 5.0, "dog": 9.0}
 EXACT = {"lambda": 0, "nthread": 1, "max_bin": 64, "eta": 0.8, "max_depth": 3}
 KEEPS = hasattr(xgboost.Booster, "get_categories")  # 3.1
-History = dict[str, dict[str, list[float]]]
-
-
-def animals(kinds: list[str], order: list[str] | None = None, rows: int = 400) -> pd.DataFrame:
-    """Rows of some kinds; their categories are in that order, and others on the other ranks."""
-    chance = np.random.default_rng(RANK)
-    kind = pd.Categorical(chance.choice(kinds, rows), order or sorted(kinds))
-    return pd.DataFrame({"noise": chance.random(rows), "kind": kind})
-
-
-def mine() -> pd.DataFrame:
-    """Of each rank other kinds; the last rank has the others' in another order."""
-    if RANK == LAST:
-        return animals(["dog", "bee", "cat"], ["dog", "cat", "bee"])
-    return animals(sorted(VALUE)[RANK : RANK + 3])
-
-
-def values(rows: pd.DataFrame) -> np.ndarray:
-    return np.array([VALUE[str(kind)] for kind in rows["kind"]], np.float64)
-
-
-def differs(make: Callable[[], object], *words: str, kind: type[Exception] = xgb.DataError) -> None:
-    """All ranks raise the same error, at once."""
-    begun = time.monotonic()
-    try:
-        make()
-    except kind as error:
-        found = str(error)
-    else:
-        raise AssertionError("no error")
-    assert time.monotonic() - begun < BOUND
-    same(found)
-    for word in words:
-        assert word in found, (word, found)
+differs = partial(alike.differs, xgb.DataError)
 
 
 def exact(booster: xgb.Booster, rows: pd.DataFrame) -> None:
     """The model predicts any rank's rows, whatever their categories; it is the same on all."""
     same(bytes(booster.save_raw("json")))
-    assert abs(booster.inplace_predict(rows) - values(rows)).max() < 0.1
-    some = animals(["dog", "ant"], ["dog", "ant"], 20)
-    assert abs(booster.inplace_predict(some) - values(some)).max() < 0.1
+    predicts(booster.inplace_predict, rows)
 
 
 # ---- categories ----------------------------------------------------------------------------------
@@ -293,7 +269,7 @@ def check_models_that_differ() -> None:
     """Whatever the reason: here each rank trains a linear model by itself."""
     train = xgb.DMatrix(X[RANK::SIZE], Y[RANK::SIZE])
     make = partial(xgb.train, {"booster": "gblinear", "nthread": 1}, train, 3)
-    differs(make, "different models", "on rank 1", kind=xgb.WorldError)
+    alike.differs(xgb.WorldError, make, "different models", "on rank 1")
 
 
 # ---- metrics of one's own ------------------------------------------------------------------------
@@ -361,23 +337,12 @@ def check_a_metric_that_fails() -> None:
     """On one rank: it is that exception there, and its words with the rank's number elsewhere."""
     train = xgb.DMatrix(X[:60], Y[:60])
     options = {"evals": [(train, "train")], "verbose_eval": False}
-    for kind in (ZeroDivisionError, ValueError, xgb.DataError):
 
-        def fails(*_: object, kind: type[Exception] = kind) -> tuple[str, float]:
-            if RANK == LAST:
-                raise kind("my mistake")
-            return "own", 1.0
+    def fit(metric: Callable[..., None]) -> object:
+        own = lambda *of: metric(*of) or ("own", 1.0)  # noqa: E731
+        return xgb.train(EXACT, train, 3, custom_metric=own, **options)
 
-        begun = time.monotonic()
-        try:
-            xgb.train(EXACT, train, 3, custom_metric=fails, **options)
-        except (xgb.DataError, kind) as error:
-            assert type(error) is (kind if RANK == LAST else xgb.DataError)
-            words = f"rank {LAST}: the metric raised {kind.__name__}: my mistake"
-            assert str(error) == ("my mistake" if RANK == LAST else words)
-        else:
-            raise AssertionError("no error")
-        assert time.monotonic() - begun < BOUND
+    fails_on_the_last(fit, xgb.DataError)
 
     def named(*_: object) -> tuple[str, float]:
         return f"own{RANK == LAST}", 1.0
@@ -390,6 +355,3 @@ def check_a_metric_that_fails() -> None:
     found: History = {}
     xgb.train(EXACT, train, 3, custom_metric=nan, evals_result=found, **options)
     assert np.isnan(found["train"]["own"]).all()
-
-
-CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -1,6 +1,6 @@
 """Every way to a matrix, on all ranks, with files that rank 0 writes: the same rows, each once.
 
-xgb_data.py FOLDER
+The argument is a folder. See run_checks.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-from mpi4py import MPI
+from alike import WORLD, differs, same
 from pyarrow import parquet
 from scipy.sparse import csr_matrix, save_npz
 from sklearn.datasets import load_digits
@@ -24,28 +23,11 @@ from sklearn.datasets import load_digits
 import shanty.xgboost as xgb
 from shanty.xgboost import share
 
-WORLD = MPI.COMM_WORLD
 FOLDER = Path(sys.argv[1], f"{WORLD.bcast(time.time_ns(), 0)}")
-BOUND = 10.0  # seconds within which an error has to be there
 PARAMS = {"objective": "binary:logistic", "max_depth": 4, "tree_method": "hist", "nthread": 1}
 X, DIGITS = load_digits(return_X_y=True)
 Y = (DIGITS > 4).astype(np.float32)  # odd enough not to be trivial
 X = X.astype(np.float32)
-
-
-def run(checks: list[Callable[[], None]]) -> None:
-    """Run every check on every rank; rank 0 prints `ok NAME` once all ranks are through it."""
-    for check in checks:
-        try:
-            check()
-        except Exception:  # noqa: BLE001 (printed, and the world ends)
-            print(f"FAILED {check.__name__} on rank {WORLD.rank}", flush=True)
-            traceback.print_exc()
-            sys.stderr.flush()
-            WORLD.Abort(1)
-        WORLD.Barrier()
-        if WORLD.rank == 0:
-            print(f"ok {check.__name__}", flush=True)
 
 
 def made(name: str, write: Callable[[Path], object]) -> str:
@@ -85,24 +67,9 @@ def total(number: float) -> float:
     return float(WORLD.allreduce(number))
 
 
-def same(value: object) -> None:
-    assert all(each == value for each in WORLD.allgather(value)), WORLD.allgather(value)
-
-
 def refused(data: object, *words: str, **options: object) -> str:
     """DMatrix(data) is refused on all ranks, at once, with the same words."""
-    begun = time.monotonic()
-    try:
-        xgb.DMatrix(data, **options)
-    except xgb.DataError as error:
-        found = str(error)
-    else:
-        raise AssertionError("no error")
-    assert time.monotonic() - begun < BOUND
-    same(found)
-    for word in words:
-        assert word in found, (word, found)
-    return found
+    return differs(xgb.DataError, lambda: xgb.DMatrix(data, **options), *words)
 
 
 # ---- the same rows in every format ---------------------------------------------------------------
@@ -185,12 +152,6 @@ def check_rows_that_are_not_in_order() -> None:
         rows.append((found.indices.tolist(), found.data.tolist(), found.indptr.tolist()))
     assert rows[0] == rows[1]
     assert total(float(matrix.get_data()[:, [5]].sum())) == sum(range(40))
-
-
-def check_arrays_are_a_share_as_they_are() -> None:
-    own = slice(WORLD.rank, None, WORLD.size)
-    booster = xgb.train(PARAMS, xgb.DMatrix(X[own], Y[own]), 5)
-    same(bytes(booster.save_raw("json")))
 
 
 def check_columns_agree() -> None:
@@ -408,26 +369,14 @@ def check_labels() -> None:
     refused(str(FOLDER / "k"), "2.parquet", label="y")
     made("k/1.parquet", lambda path: table(path, X[:half], y=np.array(["a"] * half)))
     refused(str(FOLDER / "k"), "y is of type string", label="y")
-    refused(str(FOLDER / "k" / "1.parquet"), "no column z", label="z")
+    refused(str(FOLDER / "k" / "1.parquet"), "column z for label= not found", label="z")
     made("f.npz", lambda path: np.savez(path, X=np.asfortranarray(X), y=Y))
     refused(str(FOLDER / "f.npz"), "Fortran")
     made("short.npz", lambda path: np.savez(path, X=X, y=Y[:-1]))
     refused(str(FOLDER / "short.npz"), "y (label)")
 
 
-def check_arrays_that_differ() -> None:
-    import pandas as pd
-
-    names = ["a", "b"] if WORLD.rank else ["b", "a"]
-    if WORLD.size > 1:
-        refused(pd.DataFrame(X[:9, :2], columns=names), "different feature names", label=Y[:9])
-
-
 def check_it_goes_on() -> None:
     """After all these errors."""
     booster = xgb.train(PARAMS, xgb.DMatrix(text("on.libsvm", svm(X, Y))), 2)
     same(bytes(booster.save_raw("json")))
-
-
-if __name__ == "__main__":
-    run([value for name, value in list(globals().items()) if name.startswith("check_")])

@@ -1,7 +1,5 @@
 """Training by all ranks: early stopping, cv, scikit-learn's classes, saving, coming together and
-parting.
-
-    xgb_training.py FOLDER
+parting. The argument is a folder. See run_checks.py.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from unittest import mock
 
 import numpy as np
 import xgboost
-from mpi4py import MPI
+from alike import BOUND, WORLD, differs, same
+from checks import raised
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from xgb_alike import CHECKS
-from xgb_data import BOUND, WORLD, X, Y, made, refused, run, same, svm, text, total
+from xgb_data import X, Y, made, refused, svm, text, total
 
 import shanty.xgboost as xgb
 from shanty.xgboost import communication, share
@@ -110,20 +108,15 @@ def check_cv() -> None:
     found = xgb.cv({"objective": "rank:ndcg", "nthread": 1}, ranking, 2, nfold=3, as_pandas=False)
     same({name: [float(each) for each in values] for name, values in found.items()})
     few = xgb.DMatrix(X[:4], Y[:4], qid=[0, 0, 1, 1])
-    try:
-        xgb.cv({"objective": "rank:ndcg"}, few, 2, nfold=3)
-    except xgb.DataError as error:
-        assert "groups" in str(error)
-    else:
-        assert WORLD.size == 1
+    raised(xgb.DataError, lambda: xgb.cv({"objective": "rank:ndcg"}, few, 2, nfold=3), "groups")
 
 
 def check_estimators() -> None:
     model = xgb.XGBClassifier(n_estimators=5, max_depth=3, n_jobs=1)
     assert clone(model).get_params() == model.get_params()
-    mine = DIGITS[OWN] if WORLD.size == 1 else DIGITS[(DIGITS % WORLD.size) == WORLD.rank]
-    rows = X[OWN] if WORLD.size == 1 else X[(DIGITS % WORLD.size) == WORLD.rank]
-    assert WORLD.size == 1 or len(np.unique(mine)) < 10  # a rank has not seen every class
+    own = (DIGITS % WORLD.size) == WORLD.rank
+    rows, mine = X[own], DIGITS[own]
+    assert len(np.unique(mine)) < 10  # a rank has not seen every class
     model.fit(rows, mine, eval_set=[(rows, mine)], verbose=False)
     assert model.n_classes_ == 10 and model.classes_.tolist() == list(range(10))
     same(bytes(model.get_booster().save_raw("json")))
@@ -136,13 +129,8 @@ def check_estimators() -> None:
     again.load_model(path)
     assert again.n_classes_ == 10
     assert (again.predict(X) == model.predict(X)).all()
-    try:
-        xgb.XGBClassifier(n_estimators=2).fit(X[OWN], DIGITS[OWN] + 2 * (DIGITS[OWN] > 4))
-    except xgb.DataError as error:
-        assert "0 … 9" in str(error)
-        same(str(error))
-    else:
-        raise AssertionError("no error")
+    gap = DIGITS[OWN] + 2 * (DIGITS[OWN] > 4)
+    differs(xgb.DataError, lambda: xgb.XGBClassifier(n_estimators=2).fit(X[OWN], gap), "0 … 9")
     forest = xgb.XGBRFClassifier(n_estimators=10, n_jobs=1).fit(rows, mine)
     assert (forest.predict(X) == DIGITS).mean() > 0.6
     regressor = xgb.XGBRegressor(n_estimators=20, n_jobs=1).fit(X[OWN], DIGITS[OWN])
@@ -161,15 +149,11 @@ def check_saving() -> None:
     again = xgb.Booster(model_file=path)
     assert again.num_boosted_rounds() == 2
     assert [each.name for each in FOLDER.iterdir() if each.name.startswith(".")] == []
-    try:
-        xgb.save_model(booster, FOLDER / "no" / "model.ubj")
-    except xgb.DataError as error:
-        assert "model.ubj" in str(error)
-    else:
-        raise AssertionError("no error")
+    missing = FOLDER / "no" / "model.ubj"
+    raised(xgb.DataError, lambda: xgb.save_model(booster, missing), "model.ubj")
 
 
-def check_the_run_hears_of_it() -> None:
+def check_the_run_gets_the_metrics() -> None:
     WORLD.Barrier()
     metrics = Path(os.environ["SHANTY_RUN_DIR"], "metrics.jsonl").read_text()
     assert '"train-error"' in metrics and '"round": 3' in metrics and '"rank": 1' not in metrics
@@ -195,8 +179,8 @@ def check_parting_and_coming_together_again() -> None:
     xgb.init()
 
 
-def told_by(who: int, make: Callable[[], object], kind: type[Exception] = xgb.DataError) -> None:
-    """Rank `who` fails with `kind`, and all others hear of it, at once."""
+def fails_on(who: int, make: Callable[[], object], kind: type[Exception] = xgb.DataError) -> None:
+    """Rank `who` fails with `kind`, and all others raise a DataError at once."""
     begun = time.monotonic()
     try:
         make()
@@ -217,15 +201,15 @@ def check_a_matrix_that_one_rank_cannot_make() -> None:
         "weights.libsvm", "".join(w.replace(" ", ":1 ", 1) for w in weights[:-2]) + weights[-2]
     )
     for make in (xgb.DMatrix, xgb.QuantileDMatrix):
-        told_by(WORLD.size - 1, partial(make, weighed))
+        fails_on(WORLD.size - 1, partial(make, weighed))
         for who in {0, WORLD.size - 1}:
             mine = who == WORLD.rank
-            told_by(who, partial(make, X[:9], Y[: 9 - mine]))
-            told_by(who, partial(make, X[:9] + np.float32(np.inf if mine else 0), Y[:9]))
-            told_by(who, partial(make, object() if mine else X[:9], Y[:9]), TypeError)
+            fails_on(who, partial(make, X[:9], Y[: 9 - mine]))
+            fails_on(who, partial(make, X[:9] + np.float32(np.inf if mine else 0), Y[:9]))
+            fails_on(who, partial(make, object() if mine else X[:9], Y[:9]), TypeError)
         assert make(X[:9], Y[:9]).num_row() == 9
     for model in (xgb.XGBClassifier(n_estimators=1), xgb.XGBRFRegressor(n_estimators=1)):
-        told_by(0, partial(model.fit, X[:9], Y[: 9 - (WORLD.rank == 0)]))
+        fails_on(0, partial(model.fit, X[:9], Y[: 9 - (WORLD.rank == 0)]))
         assert model.fit(X[:9], Y[:9]).n_features_in_ == X.shape[1]
 
 
@@ -253,7 +237,7 @@ def check_a_consensus() -> None:
     for who in {0, WORLD.size - 1}:
         for error in (KeyError("mine"), xgb.DataError("mine")):
             work = partial(fail, who, error)
-            told_by(who, partial(together, now, "a test", work, sum), type(error))
+            fails_on(who, partial(together, now, "a test", work, sum), type(error))
     for error in (KeyError("judge"), xgb.DataError("judge")):
         judge = partial(fail, 0, error)
         try:
@@ -268,8 +252,6 @@ def check_a_consensus() -> None:
 
 def check_a_consensus_to_which_one_rank_does_not_come() -> None:
     """Those who wait give up; not while another one is at work, and shows it."""
-    if WORLD.size == 1:
-        return
     last, words = WORLD.size - 1, f"rank {WORLD.size - 1}"
     now = Communicator(WORLD.Dup(), 1)
 
@@ -282,32 +264,22 @@ def check_a_consensus_to_which_one_rank_does_not_come() -> None:
     for who in (last, 0):
         now, begun = Communicator(WORLD.Dup(), 1), time.monotonic()
         if WORLD.rank != who:
-            lost(partial(together, now, "a test", lambda _: 1, list), f"rank {who}")
+            alone = partial(together, now, "a test", lambda _: 1, list)
+            raised(xgb.WorldError, alone, f"rank {who}")
             assert time.monotonic() - begun < BOUND
             assert now.failed
         WORLD.Barrier()
     now = Communicator(WORLD.Dup())
-    lost(
-        partial(together, now, f"{'else' if WORLD.rank == last else 'a'} test", lambda _: 1, list),
-        "different ways",
-        words,
-    )
+    what = f"{'else' if WORLD.rank == last else 'a'} test"
+    elsewhere = partial(together, now, what, lambda _: 1, list)
+    raised(xgb.WorldError, elsewhere, "different calls", words)
     now = Communicator(WORLD.Dup())
-    lost(partial(together, now, "a test", partial(leave, last), list), "gone")
+    raised(xgb.WorldError, partial(together, now, "a test", partial(leave, last), list), "gone")
 
 
 def leave(who: int, _: Consensus) -> None:
     if WORLD.rank == who:
         raise xgb.WorldError("gone")
-
-
-def lost(meet: Callable[[], object], *words: str) -> None:
-    try:
-        meet()
-    except xgb.WorldError as error:
-        assert all(word in str(error) for word in words), error
-    else:
-        raise AssertionError("no error")
 
 
 def check_parting_at_different_times() -> None:
@@ -318,25 +290,18 @@ def check_parting_at_different_times() -> None:
             if who == WORLD.rank:
                 time.sleep(2)
             xgb.finalize()
-    if WORLD.size > 1:
-        xgb.init(timeout=1)
-        WORLD.Barrier()
-        if WORLD.rank:
-            time.sleep(3)
-        try:
-            xgb.finalize()
-        except (xgb.WorldError, xgboost.core.XGBoostError) as error:
-            assert WORLD.rank or ", ".join(map(str, range(1, WORLD.size))) in str(error), error
-        else:
-            raise AssertionError("no error")
-        WORLD.Barrier()
+    xgb.init(timeout=1)
+    WORLD.Barrier()
+    if WORLD.rank:
+        time.sleep(3)
+    found = raised((xgb.WorldError, xgboost.core.XGBoostError), xgb.finalize)
+    assert WORLD.rank or ", ".join(map(str, range(1, WORLD.size))) in found, found
+    WORLD.Barrier()
     xgb.init()
 
 
 def check_a_bring_up_that_fails() -> None:
-    """On one rank only: all hear of it, and can try again."""
-    if WORLD.size == 1:
-        return
+    """On one rank only: all raise it, and can try again."""
     xgb.finalize()
     enter = xgboost.collective.CommunicatorContext.__enter__
     for times, who in ((1, 0), (1, WORLD.size - 1), (3, WORLD.size - 1)):
@@ -363,9 +328,3 @@ def check_a_bring_up_that_fails() -> None:
                 xgb.finalize()
         assert not xgb.is_initialized()
     xgb.init()
-
-
-if __name__ == "__main__":
-    assert MPI.Is_initialized()  # before XGBoost's ranks come together
-    run([value for name, value in list(globals().items()) if name.startswith("check_")])
-    run(CHECKS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Cli, Done
-from shanty.cli import app
+from shanty import program
 from shanty.launch import mpis
 from shanty.runtime import platform
 from shanty.runtime.mpi.installation import Installation
@@ -38,7 +38,7 @@ def cli(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
         monkeypatch.setattr(sys, "argv", ["shanty", *words])
         code = 0
         try:
-            app.main()
+            program.main()
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         sys.stdout.flush()

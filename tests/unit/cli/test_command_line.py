@@ -13,13 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_line import Cli
-from shanty.cli import app, jobs
-from shanty.cli import run as verb
-from shanty.cli.options import OPTIONS
+from shanty import program
+from shanty.client import command_line
+from shanty.client.command import make_command
+from shanty.client.command_line import FLAGS, line, looks_secret, split
+from shanty.client.options import OPTIONS
+from shanty.client.terminal import start
 from shanty.dashboard import form as forms
 from shanty.dashboard.models import Form, Source
-from shanty.launch import command_line
-from shanty.launch.command_line import FLAGS, line, looks_secret, split
+from shanty.launch.options.known import BUILTIN
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 Read = Callable[[str], JobSpec]
@@ -29,12 +31,12 @@ Read = Callable[[str], JobSpec]
 def read(home: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     """What `shanty run` would start."""
     found: list[JobSpec] = []
-    monkeypatch.setattr(verb, "_started", lambda _here, job, *_: found.append(job) or 0)
+    monkeypatch.setattr(start, "start", lambda _here, job, *_, **_how: found.append(job) or 0)
 
     def call(text: str) -> JobSpec:
         monkeypatch.setattr(sys, "argv", shlex.split(text))
         with pytest.raises(SystemExit) as end:
-            app.main()
+            program.main()
         assert end.value.code in (0, None)
         return found.pop()
 
@@ -42,7 +44,8 @@ def read(home: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
 
 
 def test_every_field_has_the_option_that_the_command_line_has() -> None:
-    assert set(FLAGS) == {each.name for each in fields(JobSpec)} - {"command", "debug_rank"}
+    generic = {each.name for each in fields(JobSpec)} - {"command", "debug_rank", "options"}
+    assert set(FLAGS) == generic.union(*(each.fields for each in BUILTIN))
     for name, flag in FLAGS.items():
         assert flag in OPTIONS[name].flags.split(), name
 
@@ -56,12 +59,39 @@ JOBS = [
     replace(HERE, stall_after=3.25, alone="ok", tags=("a", "b c", "é'\"")),
     replace(HERE, env={"A": "x y", "B": "", "C": "$HOME '\"\n", "D": "=", "é": "ü"}),
     replace(HERE, on="a,b:4,ann@10.0.0.3", mpi="mpich", environment="sync"),
-    replace(HERE, on="slurm:hpc", partition="p", account="a", qos="q", nodes=2, constraint="x&y"),
-    replace(HERE, on="slurm", reservation="r", exclusive=True, requeue=True, slurm="--mem 4G"),
-    replace(HERE, on="k8s", uid=0, node_selector=("a=b", "c=d"), tolerations=("k=v:NoSchedule",)),
-    replace(HERE, on="k8s", service_account="s", priority_class="p", pull_secrets=("a", "b")),
-    replace(HERE, on="k8s", labels=("a=b",), queue="q", operator="mpijob", keep=True),
-    replace(HERE, on="k8s", image="img:1", schedule_timeout=90.0, mounts=(("pvc:c", "/d", "ro"),)),
+    replace(
+        HERE,
+        on="slurm:hpc",
+        nodes=2,
+        options={"partition": "p", "account": "a", "qos": "q", "constraint": "x&y"},
+    ),
+    replace(
+        HERE,
+        on="slurm",
+        options={"reservation": "r", "exclusive": True, "requeue": True, "slurm": "--mem 4G"},
+    ),
+    replace(
+        HERE,
+        on="k8s",
+        options={"uid": 0, "node_selector": ("a=b", "c=d"), "tolerations": ("k=v:NoSchedule",)},
+    ),
+    replace(
+        HERE,
+        on="k8s",
+        options={"service_account": "s", "priority_class": "p", "pull_secrets": ("a", "b")},
+    ),
+    replace(
+        HERE,
+        on="k8s",
+        options={"labels": ("a=b",), "queue": "q", "operator": "mpijob", "keep": True},
+    ),
+    replace(
+        HERE,
+        on="k8s",
+        image="img:1",
+        mounts=(("pvc:c", "/d", "ro"),),
+        options={"schedule_timeout": 90.0},
+    ),
     replace(HERE, image="img:1", master_image="other:2", runtime="podman", gpus="0,1", mpi="image"),
     replace(HERE, image="i", mounts=(("/a", "/b", "rw"), ("/c d", "/e", "ro")), registry_user="u"),
     replace(HERE, image="i", registry_password="env:PW"),
@@ -86,11 +116,13 @@ def test_a_line_is_read_as_the_job_that_it_was_made_of(
 
 
 def test_a_patch_goes_by_a_file(read: Read, tmp_path: Path) -> None:
-    job = replace(HERE, workdir=str(tmp_path / "work"), on="k8s", k8s_patch='{"spec": {"a": 1}}')
+    job = replace(
+        HERE, workdir=str(tmp_path / "work"), on="k8s", options={"k8s_patch": '{"spec": {"a": 1}}'}
+    )
     text = line(job)
     assert '--k8s-patch <(echo \'{"spec": {"a": 1}}\')' in text
     file = tmp_path / "patch.json"
-    file.write_text(job.k8s_patch or "")
+    file.write_text(job.options["k8s_patch"])
     typed = text.replace('<(echo \'{"spec": {"a": 1}}\')', str(file))
     assert read(typed) == job
 
@@ -198,6 +230,22 @@ def test_a_run_again_differs_where_it_was_changed(
     assert read(shlex.join(["shanty", "run", *words])) == replace(job, **expected)
 
 
+def test_the_form_of_a_run_makes_it_again(read: Read, tmp_path: Path) -> None:
+    job = JobSpec(
+        Script("train.py", ("--lr", "a b")), ranks=2, name="old", tags=("a",), image="img",
+        workdir=str(tmp_path / "work"), env={"HF_TOKEN": "s3cr3t", "LR": "1"}, retries=1,
+        mounts=(("/a", "/b", "ro"), ("/c", "/d", "rw")), time_limit=90.0, mpi="mpich",
+        machines=(("s", 1), ("big", 2)), priority=3,
+    )  # fmt: skip
+    form = forms.form_of(job)
+    assert "s3cr3t" not in form.model_dump_json()
+    for each in (job, replace(job, machines=(), priority=0, on="a,b")):
+        form = forms.form_of(each)
+        words = forms.again(each, form)  # all fields are given, and none has changed
+        assert read(shlex.join(["shanty", "run", *words])) == each
+    assert forms.form_of(replace(job, source="https://a/b.git")).source.url == "https://a/b.git"
+
+
 def test_problems_of_a_form(home: Path) -> None:
     form = Form(command="a 'b", source=Source(path="/no/such"), machine_type="p2", ranks=0)
     found = {each.field: each.what for each in forms.problems(form, home)}
@@ -206,7 +254,7 @@ def test_problems_of_a_form(home: Path) -> None:
     assert forms.problems(Form(command="x", source=Source(path="/tmp")), home) == []
     assert forms.line(form).endswith("a 'b")
     assert command_line.split("x") == ["x"]
-    assert jobs.make_command(["x"], Path("/tmp"), raw=False) == Program(("x",))
+    assert make_command(["x"], Path("/tmp"), raw=False) == Program(("x",))
 
 
 def test_users(cli: Cli, home: Path) -> None:

@@ -10,18 +10,20 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from command_line import make_run
-from shanty.launch.cluster import inventory
+from shanty.cli import completion
+from shanty.launch import inventory
 from shanty.launch.machines import types
+from shanty.program import app
 from shanty.runtime.rundir import write_json
 from shanty.runtime.spec import JobSpec, Module, State
 
-Complete = Callable[[str], list[str]]
+Shell = Callable[[Sequence[str]], list[list[str]]]
 NOT_NEEDED = {"sqlite3", "asyncio", "subprocess", "socket", "tomllib", "shanty.launch.index"}
 
 
@@ -53,27 +55,32 @@ def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-def bash(line: str) -> list[str]:
+def bash(lines: Sequence[str]) -> list[list[str]]:
     """What bash offers: its function is called as the key would, in an interactive shell."""
-    words = f"""
+    words = """
         eval "$(shanty completion bash)"
-        COMP_LINE={_quoted(line)}; COMP_POINT=${{#COMP_LINE}}
-        compopt() {{ options="$options $*"; }}
-        COMP_WORDS=({" ".join(map(_quoted, _bash_words(line)))})
-        COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-        current=${{COMP_WORDS[COMP_CWORD]}}
-        [ "$current" = "=" ] && current=
-        _shanty_completion shanty "$current" "${{COMP_WORDS[COMP_CWORD-1]}}"
-        case "$options" in
-            *default*) COMPREPLY+=($(compgen -f -- "$current")) ;;
-            *dirnames*) COMPREPLY+=($(compgen -d -- "$current")) ;;
-        esac
-        printf '%s\\n' "${{COMPREPLY[@]}}"
+        compopt() { options="$options $*"; }
+        try() {
+            options= COMPREPLY=() COMP_LINE=$1 COMP_POINT=${#1}
+            shift
+            COMP_WORDS=("$@")
+            COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+            current=${COMP_WORDS[COMP_CWORD]}
+            [ "$current" = "=" ] && current=
+            _shanty_completion shanty "$current" "${COMP_WORDS[COMP_CWORD-1]}"
+            case "$options" in
+                *default*) COMPREPLY+=($(compgen -f -- "$current")) ;;
+                *dirnames*) COMPREPLY+=($(compgen -d -- "$current")) ;;
+            esac
+            printf '%s\\n' "${COMPREPLY[@]}" "== end"
+        }
     """
+    for line in lines:
+        words += f"\ntry {' '.join(map(_quoted, [line, *_bash_words(line)]))}"
     done = subprocess.run(
-        ["bash", "--norc", "-i", "-c", words], capture_output=True, text=True, timeout=60
+        ["bash", "--norc", "-i", "-c", words], capture_output=True, text=True, timeout=100
     )
-    return done.stdout.split()
+    return [each.split() for each in done.stdout.split("== end\n")[:-1]]
 
 
 def _quoted(word: str) -> str:
@@ -85,20 +92,26 @@ def _bash_words(line: str) -> list[str]:
     return re.findall(r"=|[^\s=]+", line) + ([""] if line.endswith((" ", "=")) else [])
 
 
-def fish(line: str) -> list[str]:
-    words = f"shanty completion fish | source; complete -C {_quoted(line)}"
+def fish(lines: Sequence[str]) -> list[list[str]]:
+    words = "shanty completion fish | source"
+    for line in lines:
+        words += f"; complete -C {_quoted(line)}; echo == end"
     done = subprocess.run(
-        ["fish", "--no-config", "-c", words], capture_output=True, text=True, timeout=60
+        ["fish", "--no-config", "-c", words], capture_output=True, text=True, timeout=100
     )
-    return [each.partition("\t")[0] for each in done.stdout.splitlines()]
+    return [
+        [word.partition("\t")[0] for word in each.splitlines()]
+        for each in done.stdout.split("== end\n")[:-1]
+    ]
 
 
-def zsh(line: str) -> list[str]:
+def zsh(lines: Sequence[str]) -> list[list[str]]:
     """What a zsh lists, in a terminal, when a key asks for what may stand behind the line."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="dumb", PS1="ready> ")
         os.execvp("zsh", ["zsh", "-f", "-i"])
+    found = []
     try:
         for command in (
             "stty cols 200 rows 60; unsetopt prompt_cr prompt_sp",
@@ -106,12 +119,14 @@ def zsh(line: str) -> list[str]:
         ):
             read_until(terminal, "ready> ")
             os.write(terminal, f"{command}\n".encode())
-        read_until(terminal, "ready> ")
-        os.write(terminal, line.encode() + b"\x04")
-        shown = read_until(terminal, f"ready> {line}").partition("\n")[2]
-        return [
-            word for each in shown.splitlines()[:-1] for word in each.partition(" -- ")[0].split()
-        ]
+        for line in lines:
+            read_until(terminal, "ready> ")
+            os.write(terminal, line.encode() + b"\x04")
+            shown = read_until(terminal, f"ready> {line}").partition("\n")[2]
+            rows = [each.partition(" -- ")[0] for each in shown.splitlines()[:-1]]
+            found.append([word for row in rows for word in row.split()])
+            os.write(terminal, b"\x15\n")  # away with the line
+        return found
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
@@ -128,47 +143,35 @@ def read_until(terminal: int, text: str) -> str:
     return seen
 
 
-@pytest.fixture(params=[bash, zsh, fish], ids=lambda shell: shell.__name__)
-def complete(request: pytest.FixtureRequest, place: Path) -> Complete:
-    shell: Complete = request.param
-    if shutil.which(shell.__name__) is None:
-        pytest.skip(f"there is no {shell.__name__} here")
-    return shell
-
-
 def runs_of(home: Path) -> list[str]:
     return sorted((path.name for path in (home / "runs").iterdir()), reverse=True)
 
 
-def test_what_can_be_run(complete: Complete) -> None:
-    assert {each.rstrip("/") for each in complete("shanty run tra")} == {
-        *("train.py", "trace.txt", "traces")
-    }
-    assert complete("shanty rer") in (["rerun"], [])  # zsh and fish complete it at once
-
-
-def test_behind_a_script_there_are_files(complete: Complete) -> None:
-    for line in ("run train.py --data tra", "run -n 2 train.py -n tra", "run -m pkg tra"):
-        assert "trace.txt" in complete(f"shanty {line}"), line
-
-
-def test_mpis(complete: Complete) -> None:
-    found = complete("shanty run -n 2 --mpi ")
-    assert sorted(found) == ["intel", "mpich", "openmpi", "openmpi4", "openmpi5"]
-
-
-def test_hosts_and_groups(complete: Complete) -> None:
-    assert set(complete("shanty run --on des")) == {"desk", "desert"}
-    assert set(complete("shanty net tower,des")) == {"tower,desk", "tower,desert"}
-
-
-def test_runs(complete: Complete, home: Path) -> None:
+@pytest.mark.parametrize("shell", [bash, zsh, fish], ids=lambda shell: shell.__name__)
+def test_what_a_shell_offers(place: Path, home: Path, shell: Shell) -> None:
+    """All lines in one process of the shell."""
+    if shutil.which(shell.__name__) is None:
+        pytest.skip(f"there is no {shell.__name__} here")
     newest, on, oldest = runs_of(home)
-    assert sorted(complete("shanty logs ")) == sorted([newest, "noon", on, "night", oldest, "last"])
-    assert sorted(complete("shanty stop ")) == [on, "last", "noon"]
+    wanted = {
+        "run tra": ["train.py", "trace.txt", "traces"],
+        "run -n 2 --mpi ": ["intel", "mpich", "openmpi", "openmpi4", "openmpi5"],
+        "run --on des": ["desk", "desert"],
+        "net tower,des": ["tower,desk", "tower,desert"],
+        "logs ": [newest, "noon", on, "night", oldest, "last"],
+        "stop ": [on, "last", "noon"],
+    }
+    behind_a_script = ("run train.py --data tra", "run -n 2 train.py -n tra", "run -m pkg tra")
+    lines = [*wanted, *behind_a_script, "rer"]
+    offered = dict(zip(lines, shell([f"shanty {line}" for line in lines]), strict=True))
+    assert offered.pop("rer") in (["rerun"], [])  # zsh and fish complete it at once
+    for line in behind_a_script:  # there are files
+        assert "trace.txt" in offered.pop(line), line
+    found = {line: sorted(word.rstrip("/") for word in words) for line, words in offered.items()}
+    assert found == {line: sorted(words) for line, words in wanted.items()}
 
 
-# ------------------------------------------------------ in one shell: click does the same for all
+# ------------------------------------------------- without a shell: click does the same for all
 
 LINES = {
     "run --frob": [],
@@ -201,11 +204,23 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_lines(place: Path, home: Path, line: str) -> None:
+def here(line: str) -> list[str]:
+    """What bash would get for the last word of a line, which may be empty."""
+    *words, last = line.split(" ")
+    found = []
+    for item in completion.SHELLS["bash"](app, {}, "shanty", "").get_completions(words, last):
+        names = [path for path in Path().glob(f"{last}*") if item.type != "dir" or path.is_dir()]
+        found += [item.value] if item.type == "plain" else map(str, names)
+    return found
+
+
+def test_lines(place: Path, home: Path) -> None:
     newest, on, oldest = runs_of(home)
-    wanted = [word.format(newest=newest, on=on, oldest=oldest) for word in LINES[line]]
-    assert bash(f"shanty {line}") == wanted
+    parted = [line for line in LINES if "=" in line]  # into several words, by bash
+    found = dict(zip(parted, bash([f"shanty {line}" for line in parted]), strict=True))
+    for line, words in LINES.items():
+        wanted = [word.format(newest=newest, on=on, oldest=oldest) for word in words]
+        assert (found[line] if line in found else here(line)) == wanted, line
 
 
 def test_damage_completes_nothing_and_says_nothing(place: Path, home: Path) -> None:
@@ -214,16 +229,17 @@ def test_damage_completes_nothing_and_says_nothing(place: Path, home: Path) -> N
     for run in (home / "runs").iterdir():
         (run / "job.json").write_text("[]")
         (run / "status.json").write_text("{")
-    assert bash("shanty run --on des") == ["desk", "desert"]
-    assert len(bash("shanty show ")) == 4
+    hosts, runs = bash(["shanty run --on des", "shanty show "])
+    assert hosts == ["desk", "desert"]
+    assert len(runs) == 4
     (place.parent / ".ssh" / "config").write_bytes(b"Host \xff\xfe\n")
-    assert bash("shanty run --on desk") == ["desk"]
+    assert bash(["shanty run --on desk"]) == [["desk"]]
 
 
 def test_little_is_loaded(place: Path) -> None:
     code = (
-        "import sys\nfrom shanty.cli import app\n"
-        "try:\n    app.main()\nexcept SystemExit:\n    print(*sys.modules)"
+        "import sys\nfrom shanty.program import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(*sys.modules)"
     )
     for words in ("run tra", "logs n", "run --mpi m"):
         done = subprocess.run(

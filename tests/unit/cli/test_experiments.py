@@ -55,7 +55,7 @@ def test_an_experiment_is_named_in_many_ways(cli: Cli, home: Path, words: tuple[
 
 def test_which_experiment(cli: Cli, home: Path) -> None:
     make_run(home, 1, name="night")
-    assert "which experiment?" in cli("experiments", "stop").err
+    assert "no experiment is named" in cli("experiments", "stop").err
     assert "are two experiments" in cli("experiments", "delete", "last", "--id", "night").err
 
 
@@ -123,7 +123,7 @@ def test_tags(cli: Cli, home: Path) -> None:
     assert "has the tags a, b, c, d" in done.err
     done = cli("experiments", "tags", "remove", "night", "--tags", "a, b,c,d")
     assert "has no tags" in done.err
-    assert "which tags?" in cli("experiments", "tags", "add", "night").err
+    assert "no tags are named" in cli("experiments", "tags", "add", "night").err
     assert "has no tag x" in cli("experiments", "tags", "remove", "night", "--tag", "x").err
 
 

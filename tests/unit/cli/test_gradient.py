@@ -12,9 +12,9 @@ import pytest
 
 from command_line import Cli
 from platform_calls import Made, plainly, watch
-from shanty.cli.gradient_flags import MULTINODE, OWN, SINGLENODE
-from shanty.cli.options import OPTIONS
-from shanty.cli.platform_flags import Flag
+from shanty.client.options import OPTIONS
+from shanty.integrations.gradient.flags import MULTINODE, OWN, SINGLENODE
+from shanty.integrations.platforms.flags import Flag
 from shanty.launch.machines import types
 from shanty.launch.machines.types import MachineType
 from shanty.runtime.errors import NotFoundError
@@ -227,22 +227,22 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     ((*SINGLE, "--machineType", "huge"), "known are p2.xlarge, pods, small"),
     ((*SINGLE, "--artifactDirectory", "/out"), "is for containers, and there is none"),
     ((*SINGLE, *WITH_IMAGE, "--artifactDirectory", "out"), "is not absolute"),
-    ((*SINGLE, "--datasetUri", "/srv/x"), "there is no container"),
-    ((*SINGLE, *WITH_IMAGE, "--datasetUri", "s3://b/x"), "shanty reads no S3"),
+    ((*SINGLE, "--datasetUri", "/srv/x"), "which needs a container"),
+    ((*SINGLE, *WITH_IMAGE, "--datasetUri", "s3://b/x"), "shanty does not read S3"),
     ((*SINGLE, "--datasetName", "x"), "has no --datasetUri"),
-    ((*SINGLE, "--experimentEnv", "{"), "is no JSON"),
-    ((*SINGLE, "--experimentEnv", "[1]"), "is no JSON object"),
+    ((*SINGLE, "--experimentEnv", "{"), "invalid JSON"),
+    ((*SINGLE, "--experimentEnv", "[1]"), "is not a JSON object"),
     ((*SINGLE, "--experimentEnv", '{"A": "secret:x"}'), "one of Gradient's secrets"),
     ((*SINGLE, "--workspace", "s3://b/x.zip"), "does not read S3"),
     ((*SINGLE, "--workspaceRef", "v1"), "--workspaceRef is for git"),
     ((*SINGLE, "--workspace", "https://a/b.zip", "--workspaceRef", "1"), "is an archive"),
     ((*SINGLE, "--workspaceUsername", "u"), "is for a workspace by http"),
-    ((*SINGLE, "--workspace", "none", "--workspacePassword", "p"), "no workspace to fetch"),
+    ((*SINGLE, "--workspace", "none", "--workspacePassword", "p"), "without a workspace"),
     ((*SINGLE, "--workspace", "git@h:a/b.git", "--workspaceUsername", "u"), "by ssh it is a key"),
     ((*SINGLE, "--workspace", "https://a/b.git", "--workspaceUsername", "u"), "Password must be"),
-    ((*SINGLE, "--workingDirectory", "nowhere"), "no folder nowhere in the workspace"),
+    ((*SINGLE, "--workingDirectory", "nowhere"), "the workspace has no folder nowhere"),
     ((*SINGLE, "--registryUsername", "u"), "there is none"),
-    ((*SINGLE, "--registryUrl", "reg:5000"), "for an image, and there is none"),
+    ((*SINGLE, "--registryUrl", "reg:5000"), "for an image, and none is named"),
     ((*SINGLE, "--container", "a.b/c", "--registryUrl", "reg:5000"), "the image is of a.b"),
     ((*SINGLE, *WITH_IMAGE, "--registryPassword", "p"), "--registryUsername must be given"),
     ((*SINGLE, *WITH_IMAGE, "--registryUsername", "u", "--registryPassword", "env:NO_SUCH"),

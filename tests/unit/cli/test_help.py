@@ -9,8 +9,8 @@ import click
 import pytest
 
 from command_line import Cli
-from shanty.cli import options
-from shanty.cli.app import app
+from shanty.client.terminal.grouped import GroupedCommand
+from shanty.program import app
 
 
 def commands(group: click.Group, *before: str) -> Iterator[tuple[str, ...]]:
@@ -35,6 +35,12 @@ def test_no_summary_is_cut(cli: Cli, words: tuple[str, ...], monkeypatch) -> Non
     assert len(listed) >= 4
     assert not [line for line in listed if line.endswith("...") or len(line) > 80]
     assert all(line.startswith("  ") and line.endswith((".", "].")) for line in listed)
+
+
+def test_the_summary_of_a_verb_is_that_of_its_command() -> None:
+    context = click.Context(app)
+    found = {verb: app.get_command(context, verb) for verb in app.verbs}
+    assert {verb: each.short_help for verb, each in found.items() if each} == app.verbs
 
 
 def parsed(words: list[str]) -> click.Context:
@@ -66,13 +72,13 @@ def test_an_example_can_be_typed(cli: Cli, words: tuple[str, ...]) -> None:
 
 
 def test_every_option_of_run_is_in_one_group(cli: Cli) -> None:
-    grouped = [name for names in options.GROUPS.values() for name in names]
     run = app.get_command(click.Context(app), "run")
-    assert run is not None
+    assert isinstance(run, GroupedCommand)
+    grouped = [name for names in run.groups.values() for name in names]
     known = [param.name for param in run.params if isinstance(param, click.Option)]
     assert sorted(grouped) == sorted(map(str, known))
     text = cli("run", "--help").out
-    for title in options.GROUPS:
+    for title in run.groups:
         assert f"\n{title}:\n" in text
     for name in known:
         (flag,) = [p.opts[-1] for p in run.params if p.name == name]

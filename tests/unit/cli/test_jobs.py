@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shanty.cli import jobs
 from shanty.cli.show import _typed
+from shanty.client import jobs
+from shanty.client.command import bring_script, refuse_in_ranks
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.spec import JobSpec, Script
 
@@ -52,7 +53,7 @@ def job_elsewhere(path: Path, workdir: Path) -> JobSpec:
 
 
 def test_a_script_of_another_folder_brings_that(tmp_path: Path) -> None:
-    found = jobs.bring_script(job_elsewhere(tmp_path / "own" / "train.py", tmp_path / "here"))
+    found = bring_script(job_elsewhere(tmp_path / "own" / "train.py", tmp_path / "here"))
     assert (found.workdir, found.command) == (
         str(tmp_path / "own"),
         Script("train.py", ("--lr", "1")),
@@ -63,9 +64,9 @@ def test_a_script_of_another_folder_brings_that(tmp_path: Path) -> None:
 def test_not_where_that_is_a_home(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     with pytest.raises(UsageError) as raised:
-        jobs.bring_script(job_elsewhere(Path(folder, "train.py"), Path("/srv/own")))
+        bring_script(job_elsewhere(Path(folder, "train.py"), Path("/srv/own")))
     assert "--workdir" in raised.value.fix
-    assert jobs.bring_script(job_elsewhere(Path("/home/ann/x/train.py"), Path("/srv")))
+    assert bring_script(job_elsewhere(Path("/home/ann/x/train.py"), Path("/srv")))
 
 
 RANK = {"SHANTY_REPORTS": "/r/reports", "PMI_RANK": "1", "WORLD_SIZE": "2"}
@@ -73,10 +74,10 @@ RANK = {"SHANTY_REPORTS": "/r/reports", "PMI_RANK": "1", "WORLD_SIZE": "2"}
 
 def test_a_rank_of_several_starts_no_run() -> None:
     with pytest.raises(UsageError, match="this is a rank of a run"):
-        jobs.refuse_in_ranks(RANK)
-    jobs.refuse_in_ranks({**RANK, "WORLD_SIZE": "1"})
+        refuse_in_ranks(RANK)
+    refuse_in_ranks({**RANK, "WORLD_SIZE": "1"})
     for name in RANK:
-        jobs.refuse_in_ranks({key: value for key, value in RANK.items() if key != name})
+        refuse_in_ranks({key: value for key, value in RANK.items() if key != name})
 
 
 def test_options_that_are_given_several_times_can_be_typed_again() -> None:

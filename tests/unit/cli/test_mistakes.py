@@ -16,11 +16,10 @@ Words = list[str]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a script, a folder, a notebook."""
-    here = tmp_path / "work"
-    (here / "package").mkdir(parents=True)
-    (here / "train.py").write_text("print('hi')\n")
+def folder(home: Path) -> Path:
+    """The current folder, with a script, a folder, a notebook, a link to nothing."""
+    here = home.parent / "work"
+    (here / "package").mkdir()
     (here / "notes.ipynb").write_text("{}")
     (here / "link.py").symlink_to("gone.py")
     return here
@@ -67,7 +66,7 @@ MISTAKES: dict[str, tuple[Words, int, str]] = {
     "options and no command": (["-n", "2", "train.py"], 2, "shanty run -n 2 train.py"),
     "a script as a module": (["run", "-m", "train.py"], 2, "leave -m out, or write -m train"),
     "a script behind python": (["run", "python", "trian.py"], 66, "did you mean train.py?"),
-    "a link to nothing": (["run", "link.py"], 66, "a link to gone.py, which is not there"),
+    "a link to nothing": (["run", "link.py"], 66, "a link to gone.py, which does not exist"),
     "an address": (["run", "https://a.b/train.py"], 66, "curl -LO https://a.b/train.py"),
     "a quoted home": (["run", "~/train.py"], 66, "write it without quotes"),
     "a number in words": (["run", "-n", "two", "train.py"], 2, "not a valid integer"),
@@ -76,12 +75,48 @@ MISTAKES: dict[str, tuple[Words, int, str]] = {
     "an empty word": (["run", ""], 2, "nothing to run"),
     "an MPI with a slip": (["run", "--mpi", "opnmpi", "train.py"], 2, "did you mean openmpi5?"),
     "a lab that is not up": (["run", "--on", "lab", "train.py"], 69, "shanty lab up makes"),
-    "a folder to run in that is not there": (["run", "-C", "x", "train.py"], 2, "no folder"),
+    "a folder to run in that is not there": (["run", "-C", "x", "train.py"], 2, "folder not found"),
+    "--json of a script": (["run", "-n", "x", "train.py", "--json"], 2, "Error: Invalid value"),
+    "a long word": (["a" * 300], 2, "shanty has no command 'aaa"),
+    "an option that there is not": (["run", "--frobnicate", "train.py"], 2, "--frobnicate"),
+    "fewer than no ranks": (["run", "-n", "-1", "train.py"], 2, "at least 1, not -1"),
+    "no ranks on a host": (["run", "--ppn", "0", "train.py"], 2, "ranks per host must be at"),
+    "no cores": (["run", "-c", "0", "train.py"], 2, "cpus per rank must be at least 1"),
+    "more ranks than cores": (["run", "-n", "3", "train.py"], 2, "take -n 2, or --oversubscribe"),
+    "too many cores": (["run", "-n", "2", "-c", "2", "train.py"], 2, "2 cpus each do not fit"),
+    "two numbers": (["run", "-n", "2", "--ppn", "1", "train.py"], 2, "-n or --ranks-per-host out"),
+    "no module": (["run", "-m"], 2, "-m needs the name of a module"),
+    "a time in words": (["run", "--time-limit", "soon", "train.py"], 2, "90, 90s, 15m, 2h, 1h30m"),
+    "a time before now": (["run", "--start-timeout", "-1", "train.py"], 2, "invalid time '-1'"),
+    "no name of a variable": (["run", "-e", "=1", "train.py"], 2, "'=1' is not KEY=VALUE"),
+    "a file of variables": (["run", "--env-file", "x", "train.py"], 66, "cannot read the env file"),
+    "a Python's path": (["run", "--python", "./x", "train.py"], 66, "Python not found: './x'"),
+    "a Python's name": (["run", "--python", "no", "train.py"], 66, "Python not found: 'no'"),
+    "a debugger": (["run", "--debug", "0", "-d", "train.py"], 2, "--debug needs a terminal"),
+    "no run yet": (["show"], 66, "nothing has been run yet"),
+    "no such run": (["logs", "nothing"], 66, "run 'nothing' not found"),
+    "no such run again": (["rerun", "nothing"], 66, "run 'nothing' not found"),
+    "which run to stop": (["stop"], 2, "no run is named"),
+    "which run to delete": (["rm"], 2, "Missing argument"),
+    "how many to keep": (["prune", "--keep", "-1"], 2, "--keep must be 0 or more"),
+    "a state that there is not": (["ps", "--state", "dead"], 2, "known are pending, starting"),
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake(folder: Path, case: str) -> None:
+IN_A_PROCESS = ("a script as a command", "an MPI with a slip", "a lab that is not up")
+
+
+@pytest.mark.parametrize("case", [case for case in MISTAKES if case not in IN_A_PROCESS])
+def test_a_mistake(cli: Cli, folder: Path, case: str) -> None:
+    words, code, text = MISTAKES[case]
+    done = cli(*words)
+    assert done.code == code, done.err
+    assert text in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("case", IN_A_PROCESS)
+def test_a_mistake_in_a_process(folder: Path, case: str) -> None:
     words, code, text = MISTAKES[case]
     done = shanty(folder, *words)
     assert done.returncode == code, done.stderr
@@ -111,20 +146,29 @@ def test_a_reader_that_leaves(folder: Path) -> None:
     assert done.stderr == ""
 
 
-def test_options_after_the_script(folder: Path) -> None:
-    done = shanty(folder, "run", "--dry-run", "train.py", "-n", "2")
-    assert done.returncode == 0
-    assert "-n after train.py is an option of the script" in done.stderr
+def test_options_after_the_script(cli: Cli, folder: Path) -> None:
+    done = cli("run", "--dry-run", "train.py", "-n", "2")
+    assert done.code == 0
+    assert "-n after train.py is an option of the script" in done.err
     (folder / "own.py").write_text("import argparse\np.add_argument('-n')\n")
-    assert "option of the script" not in shanty(folder, "run", "--dry-run", "own.py", "-n2").stderr
-    assert not shanty(folder, "run", "--dry-run", "own.py", "-n", "2").stderr
-    assert not shanty(folder, "run", "--dry-run", "train.py", "--epochs", "2").stderr
+    assert "option of the script" not in cli("run", "--dry-run", "own.py", "-n2").err
+    assert not cli("run", "--dry-run", "own.py", "-n", "2").err
+    assert not cli("run", "--dry-run", "train.py", "--epochs", "2").err
 
 
-def test_a_variable_that_is_not_set(folder: Path) -> None:
-    done = shanty(folder, "run", "--dry-run", "-e", "NO_SUCH", "-e", "HOME", "train.py")
-    assert "-e NO_SUCH: NO_SUCH is not set here" in done.stderr
-    assert "-e HOME" not in done.stderr
+def test_a_variable_that_is_not_set(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    done = cli("run", "--dry-run", "-e", "NO_SUCH", "-e", "HOME", "train.py")
+    assert "-e NO_SUCH: NO_SUCH is not set here" in done.err
+    assert "-e HOME" not in done.err
+
+
+def test_a_password_is_never_a_word_of_a_command_line(cli: Cli, folder: Path) -> None:
+    login = ("--registry-user", "me", "--registry-password", "hunter2")
+    done = cli("run", "--image", "i", *login, "train.py")
+    assert done.code == 2
+    assert "not the password itself" in done.err
+    assert "hunter2" not in done.err
 
 
 @pytest.mark.parametrize("verb", ["run train.py", "run hostname", "doctor"])
@@ -133,16 +177,20 @@ def test_the_folder_that_one_is_in_is_gone(folder: Path, verb: str) -> None:
     gone.mkdir()
     done = shanty(gone, *verb.split(), preexec_fn=gone.rmdir)
     assert done.returncode == 66
-    assert "the folder that you are in is gone" in done.stderr
+    assert "the current folder no longer exists" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["ps", "show last", "logs last", "mpi list", "rm last", "--help"])
-def test_what_needs_no_folder_works_in_one_that_is_gone(folder: Path, verb: str) -> None:
-    home, gone = folder.parent / "home", folder / "gone"
+def test_what_needs_no_folder_works_in_one_that_is_gone(
+    cli: Cli, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
     make_run(home, 1)
+    gone = folder / "gone"
     gone.mkdir()
-    done = shanty(gone, *verb.split(), home=home, preexec_fn=gone.rmdir)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = cli(*verb.split())
+    assert done.code == 0, done.err
 
 
 # ------------------------------------------------------------------------------ the home
@@ -174,7 +222,7 @@ def test_no_home_at_all(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("ps")
     assert (done.code, done.err.splitlines()[0]) == (
         73,
-        "shanty: there is no folder to keep runs in",
+        "shanty: no folder found to keep runs in",
     )
     assert "set HOME, or SHANTY_HOME" in done.err
 
@@ -210,24 +258,24 @@ def test_a_full_disk(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [
-        (["run", "--json", "zzz.py"], 66, "there is no script 'zzz.py'"),
+        (["run", "--json", "zzz.py"], 66, "script 'zzz.py' not found"),
         (["run", "--json", "-n", "two", "train.py"], 2, "not a valid integer"),
-        (["show", "nothing", "--json"], 66, "there is no run 'nothing'"),
-        (["ps", "--json", "--state", "odd"], 2, "there is no state 'odd'"),
+        (["show", "nothing", "--json"], 66, "run 'nothing' not found"),
+        (["ps", "--json", "--state", "odd"], 2, "unknown state 'odd'"),
     ],
 )
-def test_errors_as_json(folder: Path, words: Words, code: int, what: str) -> None:
-    done = shanty(folder, *words)
-    assert done.returncode == code
-    error = json.loads(done.stdout)
+def test_errors_as_json(cli: Cli, words: Words, code: int, what: str) -> None:
+    done = cli(*words)
+    assert done.code == code
+    error = json.loads(done.out)
     assert (error["event"], error["exit_code"]) == ("error", code)
     assert what in error["what"]
     assert {"why", "fix"} <= set(error)
-    assert not done.stderr
+    assert not done.err
 
 
-def test_a_script_that_asks_for_json_itself(folder: Path) -> None:
-    assert shanty(folder, "run", "zzz.py", "--json").stderr.startswith("shanty: there is no script")
+def test_a_script_that_asks_for_json_itself(cli: Cli) -> None:
+    assert cli("run", "zzz.py", "--json").err.startswith("shanty: script 'zzz.py' not found")
 
 
 def test_nobody_reads(folder: Path) -> None:
@@ -236,8 +284,9 @@ def test_nobody_reads(folder: Path) -> None:
     assert not done.stderr
 
 
-def test_windows_is_told_of_wsl() -> None:
-    text = "import sys; sys.platform = 'win32'; import shanty.cli"
+@pytest.mark.parametrize("module", ["program", "client", "cli.app", "sdk.submit"])
+def test_windows_is_told_of_wsl(module: str) -> None:
+    text = f"import sys; sys.platform = 'win32'; import shanty.{module}"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from command_line import Cli
-from shanty.cli import jobs, options
+from shanty.client import jobs, options
 from shanty.launch import settings
 from shanty.runtime.errors import UsageError
 from shanty.runtime.spec import JobSpec, Script
@@ -58,7 +58,7 @@ def test_a_time_is_a_number_or_refused(text: str) -> None:
         ("[run]\nranks = 'two'\n", "ranks in [run]"),
         ("[run]\nranks = true\n", "must be a whole number, not True"),
         ("[run]\nranks = 0\n", "ranks must be at least 1"),
-        ("[run]\ntime_limit = 'soon'\n", "'soon' is no time"),
+        ("[run]\ntime_limit = 'soon'\n", "invalid time 'soon'"),
         ("[run]\nenv = 'A=1'\n", "must be a table"),
         ("[run]\ntags = [1]\n", "tags"),
         ("run = 3\n", "run"),
@@ -80,7 +80,7 @@ def test_shanty_toml_gives_defaults(cli: Cli) -> None:
     done = cli("run", "--dry-run", "-e", "A=mine", "train.py")
     assert {"# ranks   2", "export A=mine", "export B=3"} <= set(done.out.splitlines())
     assert "# ranks   1" in cli("run", "--dry-run", "-n", "1", "train.py").out
-    job = jobs.make_job(Script("train.py"), Path.cwd(), {"env": {}, "tags": ("b",)})
+    job = jobs.job_typed(Script("train.py"), Path.cwd(), {"env": {}, "tags": ("b",)})
     assert (job.time_limit, job.tags) == (120.0, ("b",))
 
 
@@ -127,9 +127,9 @@ def test_places_to_log_to(tmp_path: Path) -> None:
     (tmp_path / "shanty.toml").write_text("[run]\nlog_to = ['wandb', 'mlflow', 'wandb']\n")
     command = Script("x.py")
     nothing = {"env": {}, "log_to": None}
-    assert jobs.make_job(command, tmp_path, nothing).log_to == ("wandb", "mlflow")
+    assert jobs.job_typed(command, tmp_path, nothing).log_to == ("wandb", "mlflow")
     given = options.typed({"log_to": " tensorboard,mlflow,"})
-    job = jobs.make_job(command, tmp_path, {"env": {}, **given})
+    job = jobs.job_typed(command, tmp_path, {"env": {}, **given})
     assert job.log_to == ("tensorboard", "mlflow")
     assert JobSpec.from_json(json.loads(json.dumps(job.to_json()))) == job
     with pytest.raises(UsageError, match="--log-to takes tensorboard, mlflow, wandb, not 'comet'"):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from command_line import Cli
 from platform_calls import Made, plainly, watch
-from shanty.cli.app import app
-from shanty.cli.gradient_flags import MULTINODE
+from shanty.integrations.gradient.flags import MULTINODE
+from shanty.program import app
 from shanty.runtime.errors import UsageError
 
 MULTI = ("experiments", "create", "multinode")
@@ -136,7 +136,7 @@ def test_a_template_can_be_filled_in(cli: Cli, made: Made) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[", "is no valid YAML"),
+        ("[", "is not valid YAML"),
         ("- a", "has no flags"),
         ("nmae: x", "did you mean name?"),
         ("frobnicate: x", "--createOptionsFile FILE writes"),
@@ -154,7 +154,7 @@ def test_mistakes(cli: Cli, made: Made, text: str, says: str) -> None:
 
 
 def test_a_file_that_is_not_there(cli: Cli) -> None:
-    assert "there is no options file x.yaml" in cli(*MULTI, "--optionsFile", "x.yaml").err
+    assert "options file x.yaml not found" in cli(*MULTI, "--optionsFile", "x.yaml").err
 
 
 @pytest.mark.parametrize("verb", [("list",), ("stop",), ("metrics", "get"), ("tags", "add")])

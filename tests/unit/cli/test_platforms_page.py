@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform_flags
-from shanty.cli.clusterone_flags import DISTRIBUTED, SINGLE
-from shanty.cli.gradient_flags import MULTINODE, SINGLENODE
+from shanty.integrations.clusterone.flags import DISTRIBUTED, SINGLE
+from shanty.integrations.gradient.flags import MULTINODE, SINGLENODE
 
 # What the platforms' own programs had.
 GRADIENT = """name ports workspace workspaceRef workspaceUsername workspacePassword ignoreFiles

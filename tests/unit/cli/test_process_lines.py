@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from shanty.cli import jobs, options, process_lines
+from shanty.cli import process_lines
+from shanty.cli.run import process_line
+from shanty.client import jobs, options
 from shanty.runtime.errors import NotFoundError, UsageError
-from shanty.runtime.rank.command import LOCAL_RANK
+from shanty.runtime.lines.command import LOCAL_RANK
 from shanty.runtime.spec import JobSpec, Module, Program, Script
 
 NOTHING: dict[str, Any] = {**dict.fromkeys(options.OPTIONS), "env": {}}
@@ -25,11 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def job(folder: Path, line: str, **given: Any) -> JobSpec:
-    typed = process_lines.read(tuple(line.split()), folder, {})
+    typed = process_line(tuple(line.split()), folder, {})
     assert typed is not None
     command, values = process_lines.as_run(typed, folder, {**NOTHING, **given}, {})
     kept = {key: value for key, value in values.items() if key in JobSpec.__dataclass_fields__}
-    return jobs.make_job(command, folder, kept)
+    return jobs.job_typed(command, folder, kept)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_what_a_line_becomes(folder: Path, line: str, command: object, ranks: in
 
 def test_other_lines_are_left_alone(folder: Path) -> None:
     for line in ("x.py", "-m x", "mpirun -np 2 torchrun x.py", "accelerate env", "python x.py"):
-        assert process_lines.read(tuple(line.split()), folder, {}) is None
+        assert process_line(tuple(line.split()), folder, {}) is None
 
 
 def test_any_number_of_processes_on_this_machine(folder: Path) -> None:
@@ -115,5 +117,5 @@ def test_the_interpreter_of_the_line(folder: Path) -> None:
 
 
 def test_the_script_has_to_be_there(folder: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"there is no script 'y\.py'"):
+    with pytest.raises(NotFoundError, match=r"script 'y\.py' not found"):
         job(folder, "torchrun y.py")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -89,40 +86,6 @@ def test_a_home_that_cannot_be_written(
     assert done.code == 73, done.err
     assert "SHANTY_HOME" in done.err
     assert "Traceback" not in done.err
-
-
-def test_a_full_disk(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (tmp_path / "train.py").write_text("")
-    unshare = next(
-        (
-            words
-            for words in (["unshare", "-m"], ["unshare", "-rm"])
-            if shutil.which("unshare")
-            and not subprocess.run(
-                [*words, "mount", "-t", "tmpfs", "none", str(folder)], capture_output=True
-            ).returncode
-        ),
-        None,
-    )
-    if unshare is None:
-        pytest.skip("no file system can be mounted here (unshare -m)")
-    script = (
-        'mount -t tmpfs -o size=64k none "$1" && { head -c 1000000 /dev/zero >"$1/fill"; '
-        'SHANTY_HOME="$1" "$2" -m shanty run -n 1 train.py; }'
-    )
-    done = subprocess.run(
-        [*unshare, "sh", "-c", script, "sh", str(folder), sys.executable],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 73, done.stderr
-    assert "No space left on device" in done.stderr
-    assert "free some space" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_agents_get_no_password_of_a_registry(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shanty.cli import options
+from shanty.client import options
 from shanty.launch import settings
 from shanty.launch.machines import types
 from shanty.runtime.errors import UsageError
-from shanty.runtime.rank import accelerate_launch, horovodrun
+from shanty.runtime.lines import horovodrun, launchers
 
 
 def workspace(folder: Path, text: str) -> None:
@@ -35,7 +35,8 @@ def horovod(_: Path, text: str) -> None:
 
 
 def accelerate(_: Path, text: str) -> None:
-    accelerate_launch.parse(["--config_file", "c.yaml", "x.py"], {}, {"c.yaml": text}.get)
+    words = ["--config_file", "c.yaml", "x.py"]
+    launchers.parse("accelerate-launch", words, {}, {"c.yaml": text}.get)
 
 
 @pytest.mark.parametrize(

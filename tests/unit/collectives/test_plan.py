@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from runs import examples
 from shanty.collectives.plan import Planner
 from shanty.collectives.request import Kind, Op, Request, Signature
 from shanty.collectives.settings import Settings
@@ -44,7 +45,7 @@ def keys(drawn: list[tuple[Kind, list[torch.Tensor], Op, float]]) -> list[Signat
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(REQUESTS, st.sampled_from([0, 100, 1000, 1 << 30]))
 def test_everything_once_and_alike_with_alike(
     drawn: list[tuple[Kind, list[torch.Tensor], Op, float]], threshold: int

@@ -54,3 +54,5 @@ def test_the_warning_names_what_the_missing_rank_waits_for(
     said = capsys.readouterr().err
     assert "rank 1 (at a.py:2 in step), which waits for join.noname.0, has not" in said
     assert "reducescatter.r" in said
+    assert inspector(stall_check=False).verdict(ResponseCache(9).agree(lists), lists) is None
+    assert capsys.readouterr().err == ""

@@ -34,7 +34,7 @@ CALLS = st.lists(
 
 
 class Rank:
-    """The controller's parts that know of requests, and all ranks of which ask for the same."""
+    """The negotiator's parts that know of requests, and all ranks of which ask for the same."""
 
     def __init__(self) -> None:
         self.queue = TensorQueue(CONTROLLER, float("inf"))
@@ -67,7 +67,7 @@ class Rank:
             self.pending.finish_bundle()
             return done
         agreed = self.cache.agree([RequestList(tuple(each.signature for each in self.pending))])
-        self.pending.renumber(anew=agreed.renumbered)
+        self.pending.renumber(afresh=agreed.renumbered)
         for batch in self.planner.plan(agreed.ready):
             run(batch, [self.pending.find(name) for name in batch.names], None)
             self.pending.finish(batch.names)
@@ -106,9 +106,28 @@ def step(rank: Rank, names: list[str], tensors: list[torch.Tensor], op: Op = Op.
     return bundled
 
 
-def test_what_comes_again_is_bundled_until_it_changes() -> None:
+NAMES = [f"w{i}" for i in range(10)]
+
+
+def bundling(planner: Planner | None = None) -> Rank:
+    """One that takes calls of all these names as a bundle from now on."""
     rank = Rank()
-    names, tensors = [f"w{i}" for i in range(10)], [torch.zeros(2, 3)] * 10
+    rank.planner = planner or rank.planner
+    while not step(rank, NAMES, [torch.zeros(4)] * 10):
+        pass
+    return rank
+
+
+def taken(rank: Rank) -> list[TensorEntry]:
+    """The entries of such calls, which are under way as a bundle."""
+    entries = [rank.queue.add(name, torch.zeros(4), Op.SUM) for name in NAMES]
+    rank.take()
+    assert rank.pending.bundle is not None
+    return entries
+
+
+def test_what_comes_again_is_bundled_until_it_changes() -> None:
+    rank, names, tensors = Rank(), NAMES, [torch.zeros(2, 3)] * 10
     reached = [step(rank, names, tensors) for _ in range(4)]
     assert reached == [False, False, True, True]
     for other_names, other_tensors, op in (
@@ -126,16 +145,11 @@ def test_what_comes_again_is_bundled_until_it_changes() -> None:
 
 
 def test_a_bundle_is_single_requests_for_whoever_asks() -> None:
-    rank = Rank()
-    names, tensors = [f"w{i}" for i in range(10)], [torch.zeros(4)] * 10
-    while not step(rank, names, tensors):
-        pass
-    entries = [rank.queue.add(name, tensor, Op.SUM) for name, tensor in zip(names, tensors)]  # noqa: B905
-    rank.take()
-    assert rank.pending.bundle is not None
+    rank = bundling()
+    entries = taken(rank)
     assert rank.pending.first() == "allreduce.w0"
     rank.pending.fresh = 0.0  # they were offered
-    assert [str(each) for each in rank.pending] == [f"allreduce.{name}" for name in names]
+    assert [str(each) for each in rank.pending] == [f"allreduce.{name}" for name in NAMES]
     assert rank.pending.bundle is None
     assert rank.pending.fresh == 0
     assert rank.pending.unknown == 0
@@ -144,17 +158,12 @@ def test_a_bundle_is_single_requests_for_whoever_asks() -> None:
         assert entry.done
         with pytest.raises(HorovodInternalError, match=f"allreduce.{entry.name} failed: broken"):
             entry.wait()
-    assert step(rank, names, tensors)  # the names are free again
+    assert step(rank, NAMES, [torch.zeros(4)] * 10)  # the names are free again
 
 
 def test_one_batch_may_fail_and_not_the_others() -> None:
-    rank = Rank()
-    rank.planner = Planner(0, 100)  # each by itself
-    names, tensors = [f"w{i}" for i in range(10)], [torch.zeros(4)] * 10
-    while not step(rank, names, tensors):
-        pass
-    entries = [rank.queue.add(name, tensor, Op.SUM) for name, tensor in zip(names, tensors)]  # noqa: B905
-    rank.take()
+    rank = bundling(Planner(0, 100))  # each by itself
+    entries = taken(rank)
     bundle = rank.pending.bundle
     assert bundle is not None
     planned = rank.planner.plan(rank.cache.keys(bundle.mask), bundle.mask)
@@ -205,13 +214,8 @@ def test_an_entry_is_never_taken_for_an_old_one() -> None:
 
 
 def test_what_has_waited_longest_is_told() -> None:
-    rank = Rank()
-    names, tensors = [f"w{i}" for i in range(10)], [torch.zeros(4)] * 10
-    while not step(rank, names, tensors):
-        pass
-    for name, tensor in zip(names, tensors, strict=True):
-        rank.queue.add(name, tensor, Op.SUM)
-    rank.take()
+    rank = bundling()
+    taken(rank)
     assert rank.pending.bundle is not None
     rank.pending.bundle.since -= 100
     rank.queue.put(Request(Kind.BARRIER, None))
@@ -221,24 +225,17 @@ def test_what_has_waited_longest_is_told() -> None:
 
 
 def test_one_entry_that_is_kept_keeps_one_tensor() -> None:
-    rank = Rank()
-    names = [f"w{i}" for i in range(10)]
-    while not step(rank, names, [torch.zeros(4)] * 10):
-        pass
-    tensors = [torch.zeros(4) for _ in names]
-    entries = [rank.queue.add(name, tensor, Op.SUM) for name, tensor in zip(names, tensors)]  # noqa: B905
-    rank.take()
+    rank = bundling()
+    entries = taken(rank)
     rank.do()
-    kept, others = (
-        entries[3],
-        [weakref.ref(each.tensor) for each in entries if each is not entries[3]],
-    )
-    del entries, tensors
+    kept = entries.pop(3)
+    others = [weakref.ref(each.tensor) for each in entries]
+    del entries
     assert kept.done
     assert not any(each() is not None for each in others)
 
 
-def test_what_is_in_the_queue_keeps_the_controller_awake() -> None:
+def test_what_is_in_the_queue_keeps_the_negotiator_awake() -> None:
     queue = TensorQueue(CONTROLLER, float("inf"))
     queue.add("one", torch.zeros(1), Op.SUM)
     sleeper = threading.Thread(target=queue.sleep, args=(60.0,), kwargs={"lightly": False})
@@ -260,3 +257,12 @@ def test_what_comes_after_the_end_fails() -> None:
         queue.add("late", torch.zeros(1), Op.SUM)
     with pytest.raises(HorovodInternalError, match="barrier failed: gone"):
         queue.put(Request(Kind.BARRIER, None))
+
+
+@pytest.mark.parametrize("error", [None, HorovodInternalError("gone")])
+def test_what_is_called_then_finds_the_outcome(error: HorovodInternalError | None) -> None:
+    seen: list[object] = []
+    request = Request(Kind.BARRIER, None)
+    request.then = lambda: seen.append((request.done, request.error))
+    request.finish(error)
+    assert seen == [(True, error)]

@@ -14,6 +14,7 @@ import torch
 import shanty.torch as hvd
 from shanty.collectives import process_sets
 from shanty.collectives.settings import Settings
+from shanty.collectives.world import check_world
 
 # ------------------------------------------------------------------------------ settings
 
@@ -92,6 +93,24 @@ def test_what_the_run_says_of_the_place() -> None:
     assert process_sets.told(3, 4, RUN | {"LOCAL_RANK": "x"}) is None
 
 
+PROMISES: list[tuple[dict[str, str], str]] = [
+    ({"WORLD_SIZE": "2", "RANK": "0"}, "MPI reports a world of 1, but WORLD_SIZE=2 in the environ"),
+    ({"WORLD_SIZE": "1", "RANK": "1"}, "MPI reports rank 0 of 1, but RANK=1 in the environment"),
+    ({"WORLD_SIZE": "1", "RANK": "0"}, ""),
+    ({"RANK": "1"}, ""),
+]
+
+
+@pytest.mark.parametrize(("promised", "words"), PROMISES)
+def test_a_world_that_was_not_promised(promised: dict[str, str], words: str) -> None:
+    if not words:
+        check_world(0, 1, "Open MPI", promised)
+        return
+    with pytest.raises(RuntimeError, match=words) as refused:
+        check_world(0, 1, "Open MPI", promised)
+    assert "shanty run" in str(refused.value)
+
+
 # -------------------------------------------------------------------------- process sets
 
 
@@ -152,41 +171,17 @@ def test_questions_before_init(name: str) -> None:
         getattr(hvd, name)()
 
 
-def test_calls_before_init() -> None:
-    assert not hvd.is_initialized()
-    hvd.shutdown()
-    one = torch.ones(2)
-    for call in (
-        lambda: hvd.allreduce(one),
-        lambda: hvd.grouped_allreduce_async_([one]),
-        lambda: hvd.allgather(one),
-        lambda: hvd.broadcast_(one, 0),
-        lambda: hvd.alltoall(one, [1]),
-        lambda: hvd.reducescatter(one),
-        hvd.join,
-        hvd.barrier,
-    ):
-        with pytest.raises(hvd.HorovodInternalError, match=r"hvd\.init"):
-            call()
-    for call in (lambda: hvd.add_process_set([0]), lambda: hvd.start_timeline("x")):
-        with pytest.raises(ValueError, match=r"hvd\.init"):
-            call()
-    with pytest.raises(hvd.HorovodInternalError, match=r"hvd\.init"):
-        hvd.allreduce(one, process_set=hvd.ProcessSet([0]))
-    assert hvd.synchronize(5) is None
-    with pytest.raises(ValueError, match="no handle 5"):
-        hvd.poll(5)
-
-
 def test_the_import_starts_nothing() -> None:
+    """The backend alone loads nothing of Horovod's API."""
     code = (
         "import sys, threading, shanty.torch; "
-        "print('mpi4py.MPI' in sys.modules, threading.active_count())"
+        "print('mpi4py.MPI' in sys.modules, threading.active_count(), "
+        "[name for name in sys.modules if '.hvd' in name])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "False 1\n"
+    assert done.stdout == "False 1 []\n"
 
 
 # --------------------------------------------------------------------------- compression

@@ -34,7 +34,7 @@ def logged(run: RunDir, rank: int, *lines: str) -> Path:
 
 
 def test_the_list_has_what_a_table_shows(home: Path, server: Served, admin: Client) -> None:
-    failure = Failure("rank 1 on a fell", "it raised", "mend it", 1, "a", lines=("x",))
+    failure = Failure("rank 1 on a fell", "it raised", "repair it", 1, "a", lines=("x",))
     add(home, 1, state=State.FAILED, name="night", tags=["a", "b"], exit_code=3, failure=failure)
     server.knows(1)
     found = admin.json("/runs")
@@ -124,7 +124,7 @@ def test_a_change_is_seen_and_a_deleted_run_goes(home: Path, server: Served, adm
 
 
 def test_a_run_with_its_ranks_and_its_finding(home: Path, server: Served, admin: Client) -> None:
-    failure = Failure("rank 1 on lab0 fell", "ValueError", "mend it", 1, "lab0", lines=("a", "b"))
+    failure = Failure("rank 1 on lab0 fell", "ValueError", "repair it", 1, "lab0", lines=("a", "b"))
     run = add(home, 1, state=State.FAILED, failure=failure, exit_code=1)
     write_json(run.plan, plan_of(3).to_json())
     for kind, rank, more in (
@@ -139,8 +139,9 @@ def test_a_run_with_its_ranks_and_its_finding(home: Path, server: Served, admin:
     states = [(r["rank"], r["state"], r["exit_code"], r["first_failure"]) for r in found["ranks"]]
     assert states == [(0, "ended", 0, False), (1, "failed", 1, True), (2, "waiting", None, False)]
     assert found["ranks"][1]["log_size"] == len(f"{LONG_AGO:.6f} 1 x\n")
-    assert found["hosts"] == [{"name": "lab0", "address": "10.0.0.1", "slots": 4, "ranks": [0, 1]}]
-    assert found["finding"]["fix"] == "mend it"
+    host = {"name": "lab0", "address": "10.0.0.1", "slots": 4, "ranks": [0, 1]}
+    assert found["hosts"] == [{**host, "meant": None, "planned": True}]
+    assert found["finding"]["fix"] == "repair it"
     assert found["finding"]["lines"] == ["a", "b"]
     assert found["command_line"] == "shanty run -C /home/ann/digits train.py"
 
@@ -159,20 +160,21 @@ def test_secrets_are_masked_everywhere(home: Path, server: Served, admin: Client
     assert "-e WANDB_API_KEY -e DB_PASSWORD -e LR=0.1" in line
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[1]", b'{"state": 3}'])
-def test_no_damage_makes_a_run_unreadable(
-    home: Path, server: Served, admin: Client, damage: bytes
-) -> None:
-    run = add(home, 1)
-    for file in (
-        run.status, run.events, run.job, run.plan, run.metrics, run.resources, run.stalls,
-        run.progress, run.owner, run.rank_log(0),
-    ):  # fmt: skip
-        file.write_bytes(damage)
-    server.knows(1)
-    assert admin.json("/runs")["total"] == 1
-    for path in ("", "/logs/0", "/metrics", "/resources", "/artifacts"):
-        assert admin.get(f"/api/v1/runs/{run.id}{path}").status_code == 200, path
+def test_no_damage_makes_a_run_unreadable(home: Path, server: Served, admin: Client) -> None:
+    damages = (b"", b"{", b"\xff", b"[1]", b'{"state": 3}')
+    runs = [add(home, number) for number in range(len(damages))]
+    for run, damage in zip(runs, damages, strict=True):
+        for file in (
+            run.status, run.events, run.job, run.plan, run.metrics, run.resources, run.stalls,
+            run.progress, run.owner, run.rank_log(0),
+        ):  # fmt: skip
+            file.write_bytes(damage)
+    server.knows(len(damages))
+    assert admin.json("/runs")["total"] == len(damages)
+    for run, damage in zip(runs, damages, strict=True):
+        for path in ("", "/logs/0", "/metrics", "/resources", "/artifacts"):
+            answer = admin.get(f"/api/v1/runs/{run.id}{path}")
+            assert answer.status_code == 200, (damage, path)
 
 
 ODD = [
@@ -185,12 +187,9 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("status", ODD, ids=range(len(ODD)))
-def test_no_odd_value_makes_a_run_unreadable(
-    home: Path, server: Served, admin: Client, status: dict
-) -> None:
-    """A newer or broken shanty may have written anything that is JSON."""
-    run = add(home, 1, state=State.RUNNING)
+def odd(home: Path, number: int, status: dict) -> RunDir:
+    """A run of a newer or broken shanty, which may have written anything that is JSON."""
+    run = add(home, number, state=State.RUNNING)
     command = {"kind": "program", "argv": [1, None, "\udcff"]}
     job = {"command": command, "name": ["x"], "tags": [1, None], "on": 7, "workdir": "/\udcff"}
     write_json(run.job, {**job, "env": {"A": 5}, "ranks": "many"})
@@ -203,18 +202,26 @@ def test_no_odd_value_makes_a_run_unreadable(
     (run.artifacts / "t.jsonl").write_text('{"\\udcff": "\\udcff"}\n')
     write_json(run.progress, {"done": float("nan")})
     write_json(run.status, status)
-    server.knows(1)
-    (found,) = admin.json("/runs")["runs"]
-    assert found["id"] == run.id
-    assert found["state"] in (status["state"], "pending")  # of a damaged one the events tell
-    for path in ("", "/metrics", "/resources", "/artifacts/preview?path=t.jsonl"):
-        answer = admin.get(f"/api/v1/runs/{run.id}{path}")
-        assert answer.status_code == 200, (path, answer.text)
-        json.loads(answer.text, parse_constant=pytest.fail)
-    for path in (f"/compare?run={run.id}", "/machines", "/suggest", "/runs?sort=took"):
+    return run
+
+
+def test_no_odd_value_makes_a_run_unreadable(home: Path, server: Served, admin: Client) -> None:
+    made = {odd(home, number, status).id: status for number, status in enumerate(ODD)}
+    server.knows(len(made))
+    found = {run["id"]: run["state"] for run in admin.json("/runs")["runs"]}
+    assert found.keys() == made.keys()
+    for run_id, status in made.items():
+        # The events of a run whose status is damaged give its state.
+        assert found[run_id] in (status["state"], "pending")
+        for path in ("", "/metrics", "/resources", "/artifacts/preview?path=t.jsonl"):
+            answer = admin.get(f"/api/v1/runs/{run_id}{path}")
+            assert answer.status_code == 200, (status, path, answer.text)
+            json.loads(answer.text, parse_constant=pytest.fail)
+        assert admin.get(f"/api/v1/compare?run={run_id}").status_code == 200, status
+        with admin.stream(f"/runs/{run_id}/stream?ranks=0") as events:
+            assert next(events)[0] in ("metrics", "progress")
+    for path in ("/machines", "/suggest", "/runs?sort=took"):
         assert admin.get(f"/api/v1{path}").status_code == 200, path
-    with admin.stream(f"/runs/{run.id}/stream?ranks=0") as events:
-        assert next(events)[0] in ("metrics", "progress")
 
 
 # ------------------------------------------------------------------------- metrics, resources

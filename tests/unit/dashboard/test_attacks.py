@@ -98,7 +98,7 @@ def test_no_address_answers_without_a_token(
 
 def test_a_token_counts_in_a_header_alone(up: Served, admin: Client) -> None:
     """Cookies go to the servers on all ports, and what is in an address to logs."""
-    token, port = admin.token, up.url.rpartition(":")[2]
+    token, port = admin.token, up.port
     cookies = f"shanty={token}; shanty-{port}={token}; token={token}; session={token}"
     for path in ("/api/v1/me", "/api/v1/runs/stream"):
         assert up_get(up, path, Authorization=f"Bearer {token}x").status == 401
@@ -386,17 +386,16 @@ def test_no_other_folder_is_a_run(up: Served, admin: Client, run: RunDir, run_id
 # ------------------------------------------------------------------------ sizes, slow clients
 
 
-def raw(up: Served, data: bytes, patience: float = 10) -> bytes:
+def raw(up: Served, data: bytes) -> bytes:
     """What the server answers to these bytes until it closes."""
-    port = int(up.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=patience) as line:
+    answer = b""
+    with up.connected() as line:
         try:
             line.sendall(data)
-            answer = b""
             while piece := line.recv(65536):
                 answer += piece
         except (ConnectionResetError, BrokenPipeError):
-            return answer if "answer" in locals() else b""
+            pass
     return answer
 
 
@@ -447,9 +446,7 @@ def test_a_request_that_never_ends_is_ended(
     head = (
         f"POST /api/v1/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {admin.token}"
     )
-    with socket.create_connection(("127.0.0.1", int(up.url.rpartition(":")[2]))) as line:
-        line.settimeout(10)
-        line.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with up.connected("GET /api/v1/me") as line:
         assert line.recv(65536).startswith(b"HTTP/1.1 401 ")
         line.sendall(b"GET /api/v1/me HTTP/1.1\r\nHost: loc")
         with contextlib.suppress(ConnectionResetError):
@@ -469,11 +466,9 @@ def test_a_client_that_takes_nothing_is_left(
     with served(tmp_path / "home") as up:
         run = make_run(tmp_path / "home", 1)
         run.rank_log(0).write_text(f"1.0 1 {'x' * 1000}\n" * 20_000)
-        head = f"GET /api/v1/runs/{run.id}/logs/0/download HTTP/1.1\r\nHost: localhost\r\n"
-        head += f"Authorization: Bearer {up.admin.token}\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", int(up.url.rpartition(":")[2]))) as line:
+        request = f"GET /api/v1/runs/{run.id}/logs/0/download"
+        with up.connected(request, up.admin.token) as line:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            line.sendall(head.encode())
             wait_for(lambda: up.buffered() > 0)
             wait_for(lambda: not up.server.server_state.connections, 15)
 
@@ -483,12 +478,8 @@ def test_a_page_that_is_open_does_not_keep_the_server(tmp_path: Path) -> None:
     with served(tmp_path / "home") as server:
         run = make_run(tmp_path / "home", 1, State.RUNNING)
         me = server.admin
-        port = int(server.url.rpartition(":")[2])
-        lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-        for line, path in zip(lines, ("runs/stream", f"runs/{run.id}/stream?ranks=0", ""),
-                              strict=True):  # fmt: skip
-            head = f"GET /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\n"
-            line.sendall(f"{head}Authorization: Bearer {me.token}\r\n\r\n".encode())
+        paths = ("runs/stream", f"runs/{run.id}/stream?ranks=0", "")
+        lines = [server.connected(f"GET /api/v1/{path}", me.token) for path in paths]
         wait_for(lambda: server.here.streams["root"] == 2)
         began = time.monotonic()
     assert time.monotonic() < began + 2

@@ -52,8 +52,8 @@ def window(me: Client, run: RunDir, **query: Any) -> dict[str, Any]:
 def test_windows_forward_have_every_line_once(me: Client, run: RunDir) -> None:
     at, seen = 0, []
     while True:
-        found = window(me, run, at=at, bytes=4096)
-        assert found["end"] - found["begin"] <= 4096
+        found = window(me, run, at=at, bytes=20_000)
+        assert found["end"] - found["begin"] <= 20_000
         if not found["lines"]:
             break
         seen += found["lines"]
@@ -67,7 +67,7 @@ def test_windows_forward_have_every_line_once(me: Client, run: RunDir) -> None:
 def test_windows_back_have_every_line_once(me: Client, run: RunDir) -> None:
     at, seen = "end", []
     while at != 0:
-        found = window(me, run, at=at, direction="back", bytes=4096)
+        found = window(me, run, at=at, direction="back", bytes=20_000)
         seen = found["lines"] + seen
         at = found["begin"]
     assert [line["text"] for line in seen] == LINES
@@ -174,9 +174,9 @@ def test_an_expression_that_takes_for_ever_is_given_up(
     path = tmp_path / "log"
     path.write_text(framed("a" * 60))
     monkeypatch.setattr(log_search, "_PATIENCE", 1.0)
-    with pytest.raises(Refused, match="given up"):
+    with pytest.raises(Refused, match="took too long"):
         log_search.search(path, "(a+)+$b", start=0, limit=1, regex=True, case=True)
-    with pytest.raises(Refused, match="no regular expression"):
+    with pytest.raises(Refused, match="invalid regular expression"):
         log_search.search(path, "(", start=0, limit=1, regex=True, case=True)
 
 
@@ -256,14 +256,10 @@ def test_streams_are_counted_and_given_back(up: Served) -> None:
     ben = up.user("ben", "user", "all")
     from shanty.dashboard.state import STREAMS_PER_USER
 
-    raw = f"GET /api/v1/runs/{run.id}/stream HTTP/1.1\r\nHost: localhost\r\n"
-    raw += f"Authorization: Bearer {ben.token}\r\n\r\n"
-    port = int(up.url.rpartition(":")[2])
     before = up.here.streams["ben"]
-    opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(STREAMS_PER_USER)]
+    request = f"GET /api/v1/runs/{run.id}/stream"
+    opened = [up.connected(request, ben.token) for _ in range(STREAMS_PER_USER)]
     try:
-        for each in opened:
-            each.sendall(raw.encode())
         wait_for(lambda: up.here.streams["ben"] == before + STREAMS_PER_USER)
         answer = ben.get("/api/v1/runs/stream")
         assert answer.status_code == 429
@@ -279,13 +275,8 @@ def test_a_client_that_does_not_read_costs_nothing(up: Served, me: Client) -> No
     run = make_run(up.here.home, 6, State.RUNNING)
     log = run.rank_log(0)
     log.touch()
-    port = int(up.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as slow:
+    with up.connected(f"GET /api/v1/runs/{run.id}/stream?ranks=0&from=0:0", me.token) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.sendall(
-            f"GET /api/v1/runs/{run.id}/stream?ranks=0&from=0:0 HTTP/1.1\r\nHost: localhost\r\n"
-            f"Authorization: Bearer {me.token}\r\n\r\n".encode()
-        )
         text = framed(*["z" * 1000] * 50)
         with log.open("a") as file:
             for _ in range(40):

@@ -28,9 +28,9 @@ def test_secrets_go_by_the_environment() -> None:
 @pytest.mark.parametrize(
     ("done", "status", "what"),
     [
-        (Done(2, '{"event": "error", "what": "no", "why": "", "fix": "f"}\n', ""), 422, "no"),
-        (Done(71, '{"event": "error", "what": "no"}\n', ""), 424, "no"),
-        (Done(-9, "x\n[1]\n", "killed"), 424, "the run was not started: exit code -9"),
+        (Done([], 2, '{"event": "error", "what": "no", "why": "", "fix": "f"}\n', ""), 422, "no"),
+        (Done([], 71, '{"event": "error", "what": "no"}\n', ""), 424, "no"),
+        (Done([], -9, "x\n[1]\n", "killed"), 424, "the run was not started: exit code -9"),
     ],
     ids=range(3),
 )
@@ -42,7 +42,7 @@ def test_what_shanty_says_is_passed_on(done: Done, status: int, what: str) -> No
 
 def test_the_id_of_the_run() -> None:
     line = json.dumps({"event": "submitted", "run": "20240101-000001-bcdf"})
-    assert submitted(Done(0, f"note\n{line}\n", "")) == "20240101-000001-bcdf"
+    assert submitted(Done([], 0, f"note\n{line}\n", "")) == "20240101-000001-bcdf"
 
 
 def test_what_takes_too_long_is_ended_with_all_that_it_started(
@@ -66,9 +66,12 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(
 
 def test_a_form_with_a_mistake_starts_nothing(server: Served, admin: Client) -> None:
     for form, said in (
-        ({"command": ""}, "command: there is nothing to run"),
-        ({"command": "x", "source": {"kind": "folder", "path": "/no/such"}}, "source: there is no"),
-        ({"command": "x", "machine_type": "p9"}, "machine_type: there is no machine type 'p9'"),
+        ({"command": ""}, "command: the command is empty"),
+        (
+            {"command": "x", "source": {"kind": "folder", "path": "/no/such"}},
+            "source: folder not found",
+        ),
+        ({"command": "x", "machine_type": "p9"}, "machine_type: machine type 'p9' not found"),
     ):
         answer = admin.send("POST", "/runs", form)
         assert answer.status_code == 422

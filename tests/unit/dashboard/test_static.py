@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def hash_of_sources() -> str:
 def test_the_pages_are_built_from_these_sources() -> None:
     built = (STATIC / "built-from.txt").read_text(encoding="utf-8").split()
     assert built == ["sha256", hash_of_sources()], "build and commit them: ./dev frontend"
+
+
+@needs_sources
+def test_the_types_are_those_of_the_api() -> None:
+    made = runpy.run_path(str(SOURCES / "scripts" / "api_types.py"))["text"]()
+    assert (SOURCES / "src" / "api.ts").read_text(encoding="utf-8") == made, "./dev frontend"
 
 
 @needs_sources

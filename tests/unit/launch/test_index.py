@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import signal
-import threading
+import subprocess
+import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shanty.launch.cluster.run_mirror import RunMirror
-from shanty.launch.host import Host
+from command_line import make_run
 from shanty.launch.index import Runs
+from shanty.launch.run_mirror import RunMirror
 from shanty.launch.run_query import Query
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.registry import Targets
-from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime import site
+from shanty.runtime.rundir import write_json
+from shanty.runtime.site import Host, Site
 from shanty.runtime.spec import JobSpec, Script, State, Status
 from sshd import free_port
 
 COUNT = 5
+
+
+def runs_in(home: Path) -> Runs:
+    return Runs(home, Targets(Surroundings(home, {}, Settings())))
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no OpenSSH on this machine")
@@ -32,11 +40,8 @@ def test_runs_that_do_not_answer_are_asked_at_the_same_time(
 ) -> None:
     """Nobody waits for an answer before all have been asked."""
     for number in range(COUNT):
-        run = RunDir(tmp_path / "runs" / f"20240101-00000{number}-bcdf")
-        run.create()
-        write_json(run.job, JobSpec(Script("train.py")).to_json())
-        write_json(run.status, Status(State.RUNNING, 1, created=1.0).to_json())
-        write_json(run.site, {"hosts": [asdict(Host("127.0.0.1", port=free_port()))]})
+        run = make_run(tmp_path, number, State.RUNNING)
+        site.write(run, Site(hosts=(Host("127.0.0.1", port=free_port()),)))
     asked: list[RunMirror] = []
     asked_before_each_wait: list[int] = []
     start, status = RunMirror.start, RunMirror.status
@@ -51,23 +56,46 @@ def test_runs_that_do_not_answer_are_asked_at_the_same_time(
 
     monkeypatch.setattr(RunMirror, "start", seen_start)
     monkeypatch.setattr(RunMirror, "status", seen_status)
-    entries = Runs(tmp_path, Targets(Surroundings(tmp_path, {}, Settings()))).entries()
+    entries = runs_in(tmp_path).entries()
     assert [entry.status.state for entry in entries] == [State.RUNNING] * COUNT
     assert asked_before_each_wait == [COUNT] * COUNT
     for link in asked:
         link.close()
-    assert threading.active_count() == 1
+    assert not [link for link in asked if link._thread.is_alive()]
+
+
+AT_THE_END = """
+import atexit, sys, time
+from pathlib import Path
+from shanty.launch.index import Runs
+from shanty.launch.settings import Settings
+from shanty.launch.surroundings import Surroundings
+from shanty.launch.targets.registry import Targets
+
+home = Path(sys.argv[1])
+runs = Runs(home, Targets(Surroundings(home, {}, Settings())))
+print(runs.entries()[0].status.state.value, flush=True)
+atexit.register(time.sleep, 2)  # the thread that asks the hosts goes on, and can start no other
+"""
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no OpenSSH on this machine")
+def test_hosts_are_still_asked_when_the_program_ends(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, State.RUNNING)
+    site.write(run, Site(hosts=tuple(Host("127.0.0.1", port=free_port()) for _ in range(2))))
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END, tmp_path], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("running\n", "")
 
 
 def test_an_older_look_does_not_undo_a_runs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several processes look at the same time, and one may write down later what it saw before."""
-    run = RunDir(tmp_path / "runs" / "20240101-000000-bcdf")
-    run.create()
-    write_json(run.job, JobSpec(Script("train.py")).to_json())
-    write_json(run.status, Status(State.SUCCEEDED, 1, created=1.0, ended=2.0).to_json())
-    runs = Runs(tmp_path, Targets(Surroundings(tmp_path, {}, Settings())))
+    run = make_run(tmp_path, 0)
+    runs = runs_in(tmp_path)
     (ended,) = runs.entries()
     older = replace(ended, status=Status(State.RUNNING, 1, created=1.0))
     monkeypatch.setattr(Runs, "read", lambda _self, _runs: [older])
@@ -79,14 +107,13 @@ def test_an_older_look_does_not_undo_a_runs_end(
 @pytest.mark.parametrize("room", [20_000, 40_000])  # not to open it, not to write into it
 def test_no_room_for_the_index(tmp_path: Path, room: int) -> None:
     """Runs are listed all the same, also page by page."""
-    targets = Targets(Surroundings(tmp_path, {}, Settings()))
-    Runs(tmp_path, targets).entries()  # it is there, and can be opened
-    ids = [f"20240101-00000{number}-bcdf" for number in range(COUNT)]
-    for run in (RunDir(tmp_path / "runs" / each) for each in ids):
-        run.create()
-        write_json(run.job, JobSpec(Script("train.py", args=("x" * 9000,))).to_json())
-        write_json(run.status, Status(State.SUCCEEDED, 1, created=1.0, ended=2.0).to_json())
-    runs = Runs(tmp_path, targets)
+    runs_in(tmp_path).entries()  # it is there, and can be opened
+    large = JobSpec(Script("train.py", args=("x" * 9000,))).to_json()
+    made = [make_run(tmp_path, number) for number in range(COUNT)]
+    for run in made:
+        write_json(run.job, large)
+    ids = [run.id for run in made]
+    runs = runs_in(tmp_path)
     limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
@@ -102,12 +129,9 @@ def test_no_room_for_the_index(tmp_path: Path, room: int) -> None:
 def test_a_value_that_may_be_waited_for_stays(tmp_path: Path) -> None:
     """Runs of tasks are not deleted in the moment in which they end."""
     now = time.time()
-    for number, ended in enumerate((now - 100, now - 1)):
-        run = RunDir(tmp_path / "runs" / f"20240101-00000{number}-bcdf")
-        run.create()
+    made = [make_run(tmp_path, n, ended=now - ago) for n, ago in enumerate((100, 1))]
+    for run in made:
         run.results.mkdir(parents=True)
-        write_json(run.job, JobSpec(Script("train.py")).to_json())
-        write_json(run.status, Status(State.SUCCEEDED, 1, created=1.0, ended=ended).to_json())
-    runs = Runs(tmp_path, Targets(Surroundings(tmp_path, {}, Settings())))
-    assert runs.prune(0, unread=60.0) == ["20240101-000000-bcdf"]
-    assert runs.prune(0) == ["20240101-000001-bcdf"]
+    runs = runs_in(tmp_path)
+    assert runs.prune(0, unread=60.0) == [made[0].id]
+    assert runs.prune(0) == [made[1].id]

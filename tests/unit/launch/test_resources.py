@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_hosts_and_gpus(tmp_path: Path) -> None:
     assert found["b"].gpus == []
     assert found["a"].time == [2.0, 3.0, 5.0]
     assert found["a"].cpu == [0.5, 0.25, 0.5]
-    assert found["a"].to_json()["gpus"] == [
+    assert asdict(found["a"])["gpus"] == [
         {
             "index": 1,
             "name": "A",

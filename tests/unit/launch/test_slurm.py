@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 import shanty
-from plans import node, plan_of
+from plans import MPI, node, plan_of
 from runs import wait_for
-from shanty.launch.cluster.rpc_client import Answer
-from shanty.launch.host import Host
+from shanty.launch.provision.provision import Bring
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.slurm import SlurmTarget
 from shanty.launch.targets.slurm_allocation import AllocationPlan
 from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
-from shanty.runtime.agent.queued import Entry, QueuedRuns
+from shanty.launch.transport.rpc_client import Answer
 from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.queued_runs import Entry, QueuedRuns
 from shanty.runtime.rundir import RunDir
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec, Program, Script, State
 
 PACKAGES = str(Path(shanty.__file__).parent.parent)
@@ -120,9 +121,7 @@ def test_a_script_for_an_image_with_an_error_in_its_syntax(
     target = SlurmTarget(Surroundings(tmp_path, {}, Settings()))
     inside: Any = SimpleNamespace(bare=bare, client=SimpleNamespace(version=version))
     client: Any = None
-    made = LoginPlan(
-        job, run, target.login, client, node().installation, sys.executable, (), (inside,)
-    )
+    made = LoginPlan(job, run, target.login, client, MPI, Bring(MPI, sys.executable), (), (inside,))
     target.login.plan = lambda *_: made  # type: ignore[method-assign]
     if refused:
         with pytest.raises(UsageError, match=r"train\.py has an error in its syntax, line 2"):
@@ -149,10 +148,13 @@ class Login:
             raise PrepareError("the connection to login is gone")
         return Answer({})
 
+    def close(self, _patience: float) -> None:
+        """It is gone."""
+
 
 @pytest.mark.parametrize(
     ("breaks", "what"),
-    [("slurm-submit", "may have queued the run"), ("store-sweep", "connection to login is gone")],
+    [("slurm-submit", "may have queued the run"), ("survey", "connection to login is gone")],
 )
 def test_a_login_node_that_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str, what: str
@@ -160,9 +162,10 @@ def test_a_login_node_that_is_lost(
     run = RunDir(tmp_path / "runs/20240101-000001-bcdf")
     job = JobSpec(Program(("x",)), ranks=2, workdir=str(tmp_path))
     login = SlurmLogin(Surroundings(tmp_path, {}, Settings()))
-    monkeypatch.setattr(login, "prepared", lambda _planned: node())
+    if breaks == "slurm-submit":
+        monkeypatch.setattr(login, "prepared", lambda _planned: node())
     client: Any = Login(breaks)
-    planned = LoginPlan(job, run, login, client, node().installation, "python", ())
+    planned = LoginPlan(job, run, login, client, MPI, Bring(MPI, "python"), ())
     with pytest.raises(PrepareError, match=what) as error:
         planned.submit(0)
     assert (f"shanty run {run.id}" in error.value.fix) == (breaks == "slurm-submit")

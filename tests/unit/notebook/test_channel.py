@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from shanty.integrations.notebook.display import Bar, Output
+from shanty.integrations.notebook.feed import Feed
+from shanty.integrations.notebook.interrupts import Interrupts
 from shanty.launch.follow import Line
-from shanty.notebook.display import Bar, Output
-from shanty.notebook.feed import Feed
-from shanty.notebook.interrupts import Interrupts
 from shanty.runtime.logfile import Record
 from shanty.runtime.rundir import RunDir
 from shanty.tasks.cell_channel import (

@@ -1,8 +1,9 @@
-"""Ports for frameworks, and which address each rank is given."""
+"""Ports for frameworks, which address each rank is given, and which names mean this machine."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -67,6 +68,25 @@ def test_ports_are_free_and_given_to_nobody_else() -> None:
 def test_no_room_below_those_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(localhost, "_first_ephemeral_port", lambda: 1024)
     assert len(set(localhost.free_ports(5))) == 5
+
+
+OWN = os.uname().nodename
+
+
+def test_names_of_this_machine() -> None:
+    names = ("localhost", "127.0.0.1", "::1", "[::1]", OWN, OWN.partition(".")[0])
+    assert all(localhost.is_here(name) for name in names)
+    others = ("", "other", "localhost:2", "::2", f"{OWN}x")
+    assert not any(localhost.is_here(name) for name in others)
+    for hosts in ("", "localhost:4 127.0.0.1:2", f"me@{OWN}:1", "[::1]:2 ::1", "me@localhost"):
+        assert localhost.all_here(hosts.split())
+    for hosts in (
+        "localhost:4 other:2",
+        "ssh://localhost:2222",
+        "ssh://me@localhost:22",
+        "fe80::1",
+    ):
+        assert not localhost.all_here(hosts.split())
 
 
 def test_the_cluster_of_tensorflow() -> None:

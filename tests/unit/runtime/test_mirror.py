@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.cluster.run_mirror import _COPIED
+from shanty.launch.run_mirror import _COPIED
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror, is_safe, may_write, put
 
 

@@ -104,22 +104,22 @@ def test_calls_are_written_side_by_side(tmp_path: Path, stranger: ModuleType) ->
     """What a module is for cloudpickle is the same for all threads."""
     workspace = tmp_path / "work"
     workspace.mkdir()
-    begin = threading.Barrier(8)
+    begin = threading.Barrier(4)
     failed: list[BaseException] = []
 
     def work(number: int) -> None:
         begin.wait()
         try:
-            for again in range(5):
+            for again in range(3):
                 folder = write(
                     tmp_path / f"{number}-{again}", stranger.add, 2,
                     workspace=workspace, elsewhere=True,
                 )  # fmt: skip
                 assert b"BASE" in (folder / "call.pickle").read_bytes()
-        except BaseException as error:  # noqa: BLE001  told below
+        except BaseException as error:  # noqa: BLE001  shown below
             failed.append(error)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -133,7 +133,7 @@ def test_the_hash_is_of_names_and_contents(tmp_path: Path) -> None:
 
 
 def test_there_has_to_be_one(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*/none"):
+    with pytest.raises(FileNotFoundError, match=r"no such file or folder: .*/none"):
         Folder(tmp_path / "none")
 
 

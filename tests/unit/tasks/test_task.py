@@ -56,7 +56,7 @@ def test_in_a_rank_it_is_the_plain_function() -> None:
     for call in (lambda: add.submit(1), lambda: add.map([1]), lambda: shanty.each(add).submit(1)):
         with pytest.raises(RuntimeError, match="in a rank"):
             call()
-    with pytest.raises(RuntimeError, match="not for a rank"):
+    with pytest.raises(RuntimeError, match="not to a rank"):
         shanty.each(add)(1)
 
 
@@ -86,8 +86,8 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"rankz": 3}, "there is no option 'rankz'"),
-        ({"debug_rank": 1}, "there is no option 'debug_rank'"),
+        ({"rankz": 3}, "unknown option 'rankz'"),
+        ({"debug_rank": 1}, "unknown option 'debug_rank'"),
         ({"inputs": "data"}, "a task has no option 'inputs'"),
     ],
 )

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import shanty
-from shanty.sdk.run import LogLine
+from shanty.client.runs import LogLine
+from shanty.integrations.workflows import divided, on_ranks, shown
 from shanty.tasks.task import Task
-from shanty.workflows.ranks import divided, on_ranks, shown
 
 
 def train(lr: float, epochs: int = 3) -> float:
@@ -66,4 +66,8 @@ def test_engines_are_loaded_by_those_who_ask_for_one() -> None:
     program = "import shanty, sys; shanty.task, shanty.submit; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not [name for name in done.stdout.split() if name.startswith("shanty.workflows")]
+    assert not [
+        name
+        for name in done.stdout.split()
+        if name.startswith(("shanty.workflows", "shanty.integrations"))
+    ]

@@ -12,43 +12,28 @@ pytest.importorskip("xgboost")
 from shanty.compat.xgboost_rabit.files import Claim, claim, parties
 from shanty.xgboost.errors import DataError
 
-ALL = [0, 0, 0]
-EACH = [0, 1, 2]
+# Of each rank: the name, the content (none where it cannot be read), the last names of the files.
+PARTIES = {
+    "one name": ("a1 a1 a1", [0, 0, 0]),
+    "one name that some cannot read": ("a1 a a", [0, 0, 0]),
+    "other names and contents": ("a1 b2 c3", [0, 1, 2]),
+    "one content under other names": ("a1 b1 c1", [0, 0, 0]),
+    "folders and patterns": ("a b c", [0, 1, 2]),
+    "one content in files of other names": ("a1x b1y c1z", [0, 1, 2]),
+    "some share": ("a1 b2 a1", [0, 1, 0]),
+}
 
 
-def test_one_name_is_one_file() -> None:
-    assert parties([Claim("a", "1"), Claim("a", "1"), Claim("a", "1")]) == ALL
-
-
-def test_one_name_is_one_file_even_where_it_cannot_be_read() -> None:
-    assert parties([Claim("a", "1"), Claim("a", ""), Claim("a", "")]) == ALL
-
-
-def test_other_names_and_contents_are_each_one_s_own() -> None:
-    assert parties([Claim("a", "1"), Claim("b", "2"), Claim("c", "3")]) == EACH
-
-
-def test_one_content_under_other_names_is_one_file() -> None:
-    assert parties([Claim("a", "1"), Claim("b", "1"), Claim("c", "1")]) == ALL
-
-
-def test_folders_and_patterns_go_by_their_names() -> None:
-    assert parties([Claim("a", ""), Claim("b", ""), Claim("c", "")]) == EACH
+@pytest.mark.parametrize("case", PARTIES)
+def test_who_shares_a_file(case: str) -> None:
+    claims, found = PARTIES[case]
+    assert parties([Claim(each[:1], each[1:2], each[2:]) for each in claims.split()]) == found
 
 
 @pytest.mark.parametrize("ranks", [["a1", "a2"], ["b1", "a1", "a2"], ["a", "a1", "b1", "a2"]])
 def test_one_name_of_other_contents(ranks: list[str]) -> None:
     with pytest.raises(DataError, match=r"different files under one name, a: rank \d of 7 bytes"):
         parties([Claim(word[0], f"7 bytes {word[1:]}" * (word != "a"), "x") for word in ranks])
-
-
-def test_one_content_in_files_of_other_names() -> None:
-    assert parties([Claim("a", "1", "x.0"), Claim("b", "1", "x.1"), Claim("c", "1", "x.2")]) == EACH
-
-
-def test_some_may_share() -> None:
-    found = parties([Claim("a", "1"), Claim("b", "2"), Claim("a", "1")])
-    assert found == [0, 1, 0]
 
 
 @pytest.mark.parametrize("size", [0, 10, 65536, 70000, 131072, 200_000])

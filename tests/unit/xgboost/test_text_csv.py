@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shanty.xgboost.text import FormatError, read_csv
+from shanty.xgboost.text.csv import read_csv
+from shanty.xgboost.text.rows import FormatError
 
 
 def table(parts) -> np.ndarray:
     """Label, weight and fields of all rows."""
     rows = [np.empty((0, 0), np.float32)]
     for part in parts:
-        assert part.indices is part.indptr is part.qids is None and part.data.dtype == np.float32
+        assert part.indptr is part.qids is None and part.data.dtype == np.float32
         columns = [each for each in (part.labels, part.weights) if each is not None]
         assert part.size == len(part.data) > 0
         rows.append(np.column_stack([*columns, part.data]))
@@ -49,10 +50,9 @@ fields = st.one_of(
     ranks=st.integers(1, 7),
     chunk=st.sampled_from([1, 20, 4096]),
 )
-def test_every_row_is_read_once(tmp_path_factory, rows, ends, cut, delimiter, ranks, chunk):
+def test_every_row_is_read_once(folder, rows, ends, cut, delimiter, ranks, chunk):
     rows = [[f"{place}", "0.5", *row[2:]] for place, row in enumerate(rows)]
     text = "".join(delimiter.join(row) + end for row, end in zip(rows, ends, strict=False))
-    folder = tmp_path_factory.mktemp("csv", numbered=True)
     path = file_of(folder, (text.rstrip("\r\n") if cut else text).encode())
     how = {"label_column": 0, "weight_column": 1, "delimiter": delimiter, "chunk": chunk}
     parts = [part for rank in range(ranks) for part in read_csv([path], rank, ranks, **how)]
@@ -65,8 +65,6 @@ def test_every_row_is_read_once(tmp_path_factory, rows, ends, cut, delimiter, ra
             np.testing.assert_array_max_ulp(
                 np.nan_to_num(got), np.nan_to_num(np.array(wanted, np.float32)), 1
             )
-    path.unlink()
-    folder.rmdir()
 
 
 def test_the_plain_case(tmp_path):
@@ -86,15 +84,15 @@ def test_a_delimiter_may_be_a_blank(tmp_path):
 
 
 WRONG = {
-    "word": (b"1,2,x", "field 2 (from 0) is 'x', which is no number"),
-    "header": (b"a,b,c", "a line of names must be taken out"),
-    "quotes": (b'1,"2",3', "is no number"),
+    "word": (b"1,2,x", "field 2 (from 0) is 'x', which is not a number"),
+    "header": (b"a,b,c", "remove a line of names"),
+    "quotes": (b'1,"2",3', "is not a number"),
     "too few": (b"1,2", "it has 2 fields, and rows before it have 3"),
     "too many": (b"1,2,3,4", "it has 4 fields, and rows before it have 3"),
     "no label": (b",2,3", "its label (field 0 from 0) is empty or nan"),
     "nan weight": (b"1,nan,3", "its weight (field 1 from 0) is empty or nan"),
-    "two numbers": (b"1,2 3,3", "'2 3', which is no number"),
-    "other delimiter": (b"1;2;3", "'1;2;3', which is no number"),
+    "two numbers": (b"1,2 3,3", "'2 3', which is not a number"),
+    "other delimiter": (b"1;2;3", "'1;2;3', which is not a number"),
 }
 
 
@@ -119,7 +117,7 @@ def test_a_malformed_line_is_named_whoever_reads_it(tmp_path, case):
     ("how", "message"),
     [
         ({"label_column": 3}, "label_column=3, and it has 3 fields"),
-        ({"label_column": 0, "delimiter": ";"}, "is no number"),
+        ({"label_column": 0, "delimiter": ";"}, "is not a number"),
     ],
     ids=["column", "delimiter"],
 )
@@ -149,9 +147,8 @@ def test_wrong_arguments_are_refused_at_once(tmp_path, how):
     ),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
 )
-def test_xgboost_reads_the_same(tmp_path_factory, rows, end):
+def test_xgboost_reads_the_same(folder, rows, end):
     xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed")
-    folder = tmp_path_factory.mktemp("theirs", numbered=True)
     lines = [f"{y},{'' if b is None else b},{a:.3f}{end}" for y, a, b in rows]
     path = file_of(folder, "".join(lines).encode())
     with xgboost.config_context(verbosity=0):
@@ -163,5 +160,3 @@ def test_xgboost_reads_the_same(tmp_path_factory, rows, end):
     dense[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = matrix.data
     np.testing.assert_array_equal(np.isnan(dense), np.isnan(ours.data))
     np.testing.assert_array_max_ulp(np.nan_to_num(dense), np.nan_to_num(ours.data), 1)
-    path.unlink()
-    folder.rmdir()

@@ -5,14 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shanty.xgboost.text import (
-    FormatError,
-    count_rows,
-    groups_of_share,
-    numbers,
-    read_csv,
-    read_libsvm,
-)
+from shanty.xgboost.text.csv import read_csv
+from shanty.xgboost.text.libsvm import read_libsvm
+from shanty.xgboost.text.rows import FormatError
+from shanty.xgboost.text.side_files import count_rows, groups_of_share, numbers
 
 
 def test_numbers_of_some_rows(tmp_path):
@@ -40,8 +36,8 @@ def test_several_numbers_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (b"1\n\nx\n2\n", 3, "'x' is no number"),
-        (b"1\n2 3\n4\n", 2, "it holds 2 numbers, the one before 1"),
+        (b"1\n\nx\n2\n", 3, "'x' is not a number"),
+        (b"1\n2 3\n4\n", 2, "it holds 2 numbers, the line before 1"),
         (b"1\n2", 2, "rows 0 to 2 need one number each, and 1 are missing"),
         (b"", 1, "3 are missing"),
         (b"1\n2\n3\n\n4\n5\n", 5, "3 lines are needed, and this is one more"),
@@ -64,8 +60,8 @@ def test_wrong_numbers(tmp_path, text, line, message):
     end=st.sampled_from(["\n", "\r\n", "\r"]),
     ranks=st.integers(1, 6),
 )
-def test_counted_are_the_rows_that_begin_in_a_share(tmp_path_factory, lines, end, ranks):
-    path = tmp_path_factory.mktemp("count", numbered=True) / "x"
+def test_counted_are_the_rows_that_begin_in_a_share(folder, lines, end, ranks):
+    path = folder / "x"
     path.write_bytes(end.join(lines).encode())
     plain = path.with_name("y")
     plain.write_bytes(end.join(line for line in lines if ":2 5" not in line).encode())
@@ -74,9 +70,6 @@ def test_counted_are_the_rows_that_begin_in_a_share(tmp_path_factory, lines, end
     assert sum(count_rows([path], rank, ranks) for rank in range(ranks)) == sum(
         bool(line.split("#")[0].strip()) for line in lines
     )
-    path.unlink()
-    plain.unlink()
-    path.parent.rmdir()
 
 
 def test_counted_rows_of_csv_have_no_comments(tmp_path):
@@ -91,8 +84,7 @@ def test_counted_rows_of_csv_have_no_comments(tmp_path):
     ranks=st.integers(1, 6),
     table=st.booleans(),
 )
-def test_groups_by_number_stay_whole(tmp_path_factory, sizes, ranks, table):
-    folder = tmp_path_factory.mktemp("groups", numbered=True)
+def test_groups_by_number_stay_whole(folder, sizes, ranks, table):
     data, groups = folder / "x", folder / "x.group"
     data.write_text("".join(f"{n}{',' if table else ' 1:'}{n}\n" for n in range(sum(sizes))))
     groups.write_text("".join(f"{size}\n" for size in sizes))
@@ -112,9 +104,6 @@ def test_groups_by_number_stay_whole(tmp_path_factory, sizes, ranks, table):
         found += mine.group_sizes.tolist()
     assert rows == list(range(sum(sizes)))
     assert found == (sizes if sum(sizes) else [])
-    data.unlink()
-    groups.unlink()
-    folder.rmdir()
 
 
 def test_groups_that_do_not_fit(tmp_path):
@@ -123,7 +112,7 @@ def test_groups_that_do_not_fit(tmp_path):
     with pytest.raises(FormatError, match=r"line 2: .* 7 rows in all, and the data has 8 or more"):
         groups_of_share(path, 5, 3, 8)
     path.write_bytes(b"3\n-4\n")
-    with pytest.raises(FormatError, match=r"line 2: it is no size of a group"):
+    with pytest.raises(FormatError, match=r"line 2: it is not the size of a group"):
         groups_of_share(path, 0, 7, 7)
     path.write_bytes(b"3\n4\n\n0\n1\n")
     with pytest.raises(FormatError, match=r"line 5: .* have 8 rows, and the data has 7"):
@@ -133,7 +122,7 @@ def test_groups_that_do_not_fit(tmp_path):
         groups_of_share(path, 0, 4, 7)
     data = tmp_path / "x"
     data.write_bytes(b"1 1:1\n" * 7)
-    with pytest.raises(ValueError, match="the last group has 2 rows more"):
+    with pytest.raises(ValueError, match="the last group has 2 more rows"):
         list(read_libsvm([data], 0, 1, extra=2))
 
 

@@ -22,7 +22,7 @@ from shanty.compat.xgboost_program.configuration import (
     settings_of,
     understand,
 )
-from shanty.launch.cluster.rpc_client import bundle
+from shanty.launch.transport.rpc_client import bundle
 from shanty.runtime.rank import import_hooks
 
 MUSHROOM = """\
@@ -125,13 +125,13 @@ def test_other_tasks() -> None:
 
 # What is wrong, and how it is told. The file has the name a.conf.
 WRONG = {
-    "data = x\nmax_dept = 3": "a.conf:2: max_dept = 3: there is no such parameter; did you",
+    "data = x\nmax_dept = 3": "a.conf:2: max_dept = 3: unknown parameter; did you",
     "data = x\nnum_rounds = 3": "did you mean num_round?",
     "qqqqqqq = 3": "validate_parameters=0 takes any name",
-    "data = x\n\nmax_depth 3": "a.conf:3: 'max_depth 3' is no `name = value`",
-    "= 3": "a.conf:1: '= 3' is no",
+    "data = x\n\nmax_depth 3": "a.conf:3: 'max_depth 3' is not `name = value`",
+    "= 3": "a.conf:1: '= 3' is not",
     "a = ": "a.conf:1: 'a =' has no value",
-    "a = 1 2": "a.conf:1: 'a = 1 2' has no value, or one that has to stand in quotes",
+    "a = 1 2": "a.conf:1: 'a = 1 2' has no value, or its value needs quotes",
     "a = 'x": "a.conf:1:",
     "a = 'x' y": "a.conf:1:",
     "a = \"x' # ": "a.conf:1:",
@@ -143,13 +143,13 @@ WRONG = {
     "eval_train = maybe": "a.conf:1: eval_train = maybe: it takes 0 or 1",
     "task = trian": "it takes one of train, pred, dump, eval; did you mean train?",
     "dump_format = xml": "it takes one of text, json, dot",
-    "eval[] = x": "a.conf:1: eval[] = x: there is no such parameter",
+    "eval[] = x": "a.conf:1: eval[] = x: unknown parameter",
     "eta = 1": "a.conf: task = train: data is missing",
     "data = NULL": "data is missing",
     "task = pred\nmodel_in = m": "a.conf:1: task = pred: test:data is missing",
     "task = pred\ntest:data = t": "model_in is missing",
     "task = eval\nmodel_in = m": "eval[NAME] is missing",
-    "data = x\nntree_limit = 5": "iteration_end says how many rounds",
+    "data = x\nntree_limit = 5": "iteration_end to the number of rounds",
 }
 
 
@@ -162,9 +162,9 @@ def test_what_is_wrong_is_told_with_its_line(text: str) -> None:
 
 @pytest.mark.parametrize("word", ["max_depth", "=3", "max_depth=", "10000"])
 def test_words_of_the_command_line(word: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"the command line: .* is no name=value"):
+    with pytest.raises(ConfigurationError, match=r"the command line: .* is not name=value"):
         from_words(["eta=1", word])
-    with pytest.raises(ConfigurationError, match="the command line: max_dept = 3: there is no"):
+    with pytest.raises(ConfigurationError, match="the command line: max_dept = 3: unknown"):
         meant("data = x", "max_dept=3")
 
 
@@ -179,7 +179,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory"):
         read(str(tmp_path))
     (tmp_path / "a.conf").write_bytes(b"a = \xff\n")
-    with pytest.raises(ConfigurationError, match="byte 4 is no UTF-8"):
+    with pytest.raises(ConfigurationError, match="byte 4 is not UTF-8"):
         settings_of([str(tmp_path / "a.conf")])
     assert main(["none.conf", "eta=1"]) == 2
     assert capsys.readouterr().err.startswith("xgboost: none.conf cannot be read")
@@ -203,8 +203,8 @@ def test_where_models_go(words: str) -> None:
 
 
 UNWRITABLE = {
-    "model_out=none/m.json": "none/m.json cannot be written: the folder none is not there",
-    "save_period=1 model_dir=none model_out=m": "the folder none is not there",
+    "model_out=none/m.json": "none/m.json cannot be written: the folder none does not exist",
+    "save_period=1 model_dir=none model_out=m": "the folder none does not exist",
     "task=pred test:data=x model_in=m name_pred=none/p": "none/p cannot be written",
     "task=dump model_in=m name_dump=none/d": "none/d cannot be written",
     "task=dump model_in=m name_dump=d": "",
@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_told_before(words: str) -> None:
 def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.conf").write_text("data = x\ntest:data = y\n")
     assert main([str(tmp_path / "a.conf"), "task=pred", "model_in=none.model"]) == 2
-    assert capsys.readouterr().err == "xgboost: model_in = none.model: there is no such file\n"
+    assert capsys.readouterr().err == "xgboost: model_in = none.model: file not found\n"
     (tmp_path / "model").write_text("")
     found = meant("data = x", f"model_in={tmp_path / 'model'}", f"fmap={tmp_path / 'none'}")
     assert found.missing().startswith("fmap = ")

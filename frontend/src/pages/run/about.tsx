@@ -11,7 +11,7 @@ export function About({ run }: { run: Detail }) {
     ["Created", <Time at={run.created} />],
     ["Started", <Time at={run.started} />],
     [FINAL.has(run.state) ? "Ended" : "On for", FINAL.has(run.state) ? <Time at={run.ended} /> : took(run.started ? Date.now() / 1000 - run.started : null)],
-    ["Ranks", run.ranks ?? "–"],
+    ["Ranks", run.ranks.length || "–"],
     ["Where", run.machine_type ?? run.on ?? run.target ?? "–"],
   ];
   if (FINAL.has(run.state)) rows.splice(3, 0, ["Took", took(run.took)]);

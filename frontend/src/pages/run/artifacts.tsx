@@ -6,7 +6,7 @@ import { plain, size } from "../../lib/format.ts";
 import { useLoad } from "../../lib/load.ts";
 import { params, setParams } from "../../lib/router.ts";
 import { Download, Empty, ErrorCard, Time, Waiting } from "../../parts/bits.tsx";
-import type { ArtifactEntry, Preview } from "../../types.ts";
+import type { Artifact, Preview } from "../../types.ts";
 
 const raw = (id: string, path: string, inline: boolean): string =>
   `${runPath(id)}/artifacts/raw${query({ path, inline: inline ? 1 : null })}`;
@@ -79,7 +79,7 @@ function Table({ preview }: { preview: Preview }) {
   );
 }
 
-function Look({ id, path, kind }: { id: string; path: string; kind: ArtifactEntry["preview"] }) {
+function Look({ id, path, kind }: { id: string; path: string; kind: Artifact["preview"] }) {
   const [offset, setOffset] = useState(0);
   const image = kind === "image";
   const loaded = useLoad<Preview>(image ? null : `${path}:${offset}`, (abort) =>
@@ -122,7 +122,7 @@ function Look({ id, path, kind }: { id: string; path: string; kind: ArtifactEntr
 export function Artifacts({ id }: { id: string }) {
   const path = params.value.get("path") ?? "";
   const file = params.value.get("file");
-  const loaded = useLoad<{ path: string; entries: ArtifactEntry[] }>(path || "/", (abort) =>
+  const loaded = useLoad<{ path: string; entries: Artifact[] }>(path || "/", (abort) =>
     get(`${runPath(id)}/artifacts`, { path }, abort),
   );
   if (loaded.error && !loaded.value) return <ErrorCard error={loaded.error} again={loaded.reload} />;

@@ -104,12 +104,12 @@ export function First({ run, progress }: { run: Detail; progress: Progress | nul
             <StateShape state={run.state} />
             {waits || (run.state === "starting" ? "Ranks are starting" : "It waits to be started")}
           </h2>
-          {run.state === "starting" && run.ranks ? (
+          {run.state === "starting" && run.ranks.length ? (
             <>
               <p class="muted">
-                {run.joined ?? 0} of {count(run.ranks, "rank")} joined
+                {run.joined ?? 0} of {count(run.ranks.length, "rank")} joined
               </p>
-              <Bar part={(run.joined ?? 0) / run.ranks} label="Ranks that joined" />
+              <Bar part={(run.joined ?? 0) / run.ranks.length} label="Ranks that joined" />
             </>
           ) : null}
         </section>

@@ -2,12 +2,12 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { detail } from "../../lib/detail.ts";
+import { get, runPath } from "../../lib/api.ts";
 import { Live, LiveContext } from "../../lib/live.ts";
 import { useEvery, useLoad } from "../../lib/load.ts";
 import { params, setParams } from "../../lib/router.ts";
 import { ErrorCard, useTitle, Waiting } from "../../parts/bits.tsx";
-import { type Detail, FINAL, type Progress, type Summary } from "../../types.ts";
+import { type Detail, FINAL, type Progress } from "../../types.ts";
 import { About, Environment, Events } from "./about.tsx";
 import { Artifacts } from "./artifacts.tsx";
 import { First } from "./first.tsx";
@@ -99,14 +99,8 @@ function panel(run: Detail, tab: string): ComponentChildren {
   }
 }
 
-/* Fields of a summary that an event brings; the list of ranks keeps its place. */
-function merged(run: Detail, summary: Summary): Detail {
-  const { ranks, ...rest } = summary;
-  return { ...run, ...rest, ranks: typeof ranks === "number" ? ranks : run.ranks };
-}
-
 export function Run({ id }: { id: string }) {
-  const loaded = useLoad(id, (abort) => detail(id, abort));
+  const loaded = useLoad(id, (abort) => get<Detail>(runPath(id), {}, abort));
   const run = loaded.value;
   const [progress, setProgress] = useState<Progress | null>(null);
   const live = useMemo(() => new Live(id), [id]);
@@ -124,7 +118,8 @@ export function Run({ id }: { id: string }) {
     };
     const end = live.watch({
       status: (summary) => {
-        if (latest.current) loaded.set(merged(latest.current, summary));
+        const { current } = latest;
+        if (current) loaded.set({ ...current, ...summary, ranks: current.ranks }); // a list, in the summary a number
         soon();
       },
       progress: setProgress,
@@ -140,7 +135,7 @@ export function Run({ id }: { id: string }) {
     live.start();
     return () => live.stop();
   }, [live, on]);
-  // How long it is on, and ranks that joined without a word.
+  // For what no event reports: how long it has run, and ranks that joined.
   useEvery(5, on, loaded.reload);
 
   if (loaded.error && (!run || loaded.error.status === 404)) return <ErrorCard error={loaded.error} again={loaded.reload} />;

@@ -11,12 +11,12 @@ const OTHERS = ["launcher", "agent"];
 
 function title(run: Detail, rank: string): string {
   if (OTHERS.includes(rank)) return rank;
-  const host = run.ranks_of.find((each) => String(each.rank) === rank)?.host;
+  const host = run.ranks.find((each) => String(each.rank) === rank)?.host;
   return host && run.hosts.length > 1 ? `rank ${rank} · ${host}` : `rank ${rank}`;
 }
 
 function initial(run: Detail): string[] {
-  const first = run.ranks_of.find((rank) => rank.first_failure) ?? run.ranks_of[0];
+  const first = run.ranks.find((rank) => rank.first_failure) ?? run.ranks[0];
   return [first ? String(first.rank) : "launcher"];
 }
 
@@ -44,7 +44,7 @@ export function Logs({ run }: { run: Detail }) {
   const latest = run.attempt;
   const attempt = Number(params.value.get("attempt")) || latest;
   const show = (next: readonly string[]): void => setParams({ ranks: next.join(",") });
-  const others = [...run.ranks_of.map((rank) => String(rank.rank)), ...OTHERS].filter((rank) => !ranks.includes(rank));
+  const others = [...run.ranks.map((rank) => String(rank.rank)), ...OTHERS].filter((rank) => !ranks.includes(rank));
   const live = !FINAL.has(run.state) && attempt === latest;
   return (
     <div class="logs">

@@ -9,7 +9,7 @@ import { useLoad } from "../../lib/load.ts";
 import { params, setParams } from "../../lib/router.ts";
 import { Empty, ErrorCard, Waiting } from "../../parts/bits.tsx";
 import { Chart, type Line } from "../../parts/chart.tsx";
-import type { RunList, Series, Summary } from "../../types.ts";
+import type { RunList, MetricSeries, Summary } from "../../types.ts";
 
 const SOON = 1500; // ms from new values to the next look
 const LINES = 24; // of one chart
@@ -17,7 +17,7 @@ const LINES = 24; // of one chart
 export interface RunSeries {
   id: string;
   name: string;
-  series: Series[];
+  series: MetricSeries[];
 }
 
 /** The metrics of runs; where a name is not given, it is asked for. */
@@ -28,7 +28,7 @@ export async function seriesOf(
   return Promise.all(
     runs.map(async ({ id, name }) => {
       const [answer, run] = await Promise.all([
-        get<{ series: Series[] }>(`${runPath(id)}/metrics`, { points: 1000 }, abort),
+        get<{ series: MetricSeries[] }>(`${runPath(id)}/metrics`, { points: 1000 }, abort),
         name === undefined ? get<Summary>(runPath(id), {}, abort) : null,
       ]);
       return { id, name: name ?? run?.name ?? id, series: answer.series };

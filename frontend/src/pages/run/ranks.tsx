@@ -2,9 +2,9 @@
 import { count, size } from "../../lib/format.ts";
 import { setParams } from "../../lib/router.ts";
 import { exitWords, rankMark } from "../../parts/state.tsx";
-import type { Detail, RankOfRun } from "../../types.ts";
+import type { Detail, RankState } from "../../types.ts";
 
-const WORDS: Record<RankOfRun["state"], string> = {
+const WORDS: Record<RankState["state"], string> = {
   waiting: "waiting",
   up: "up",
   joined: "joined",
@@ -12,7 +12,7 @@ const WORDS: Record<RankOfRun["state"], string> = {
   failed: "failed",
 };
 
-function says(rank: RankOfRun): string {
+function says(rank: RankState): string {
   const parts = [`rank ${rank.rank}`, WORDS[rank.state] ?? rank.state];
   if (rank.first_failure) parts.push("the first that failed");
   if (rank.exit_code) parts.push(exitWords(rank.exit_code));
@@ -20,7 +20,7 @@ function says(rank: RankOfRun): string {
   return parts.join(", ");
 }
 
-function Cell({ rank }: { rank: RankOfRun }) {
+function Cell({ rank }: { rank: RankState }) {
   const words = says(rank);
   return (
     <button
@@ -39,16 +39,16 @@ function Cell({ rank }: { rank: RankOfRun }) {
 }
 
 export function Ranks({ run }: { run: Detail }) {
-  const byHost = new Map<string, RankOfRun[]>();
+  const byHost = new Map<string, RankState[]>();
   for (const host of run.hosts) byHost.set(host.name, []);
-  for (const rank of run.ranks_of) {
+  for (const rank of run.ranks) {
     const host = rank.host ?? "not placed yet";
     byHost.set(host, [...(byHost.get(host) ?? []), rank]);
   }
   const states = new Map<string, number>();
-  for (const rank of run.ranks_of) states.set(rank.state, (states.get(rank.state) ?? 0) + 1);
+  for (const rank of run.ranks) states.set(rank.state, (states.get(rank.state) ?? 0) + 1);
   const tally = [...states].map(([state, number]) => `${number} ${state}`).join(", ");
-  if (!run.ranks_of.length) return null;
+  if (!run.ranks.length) return null;
   return (
     <section class="card ranks" aria-label="Ranks">
       <h2>

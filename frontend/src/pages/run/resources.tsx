@@ -6,9 +6,9 @@ import { figure, size } from "../../lib/format.ts";
 import { useEvery, useLoad } from "../../lib/load.ts";
 import { Empty, ErrorCard, Waiting } from "../../parts/bits.tsx";
 import { Chart, type Line } from "../../parts/chart.tsx";
-import type { HostResources } from "../../types.ts";
+import type { Series } from "../../types.ts";
 
-type Hosts = Record<string, HostResources>;
+type Hosts = Record<string, Series>;
 
 interface Measure {
   title: string;
@@ -22,7 +22,7 @@ const rate = (value: number): string => `${size(value)}/s`;
 
 function measures(hosts: Hosts): Measure[] {
   const all = Object.entries(hosts);
-  const lines = (of: (host: HostResources) => (number | null)[]): Line[] =>
+  const lines = (of: (host: Series) => (number | null)[]): Line[] =>
     all.map(([label, host], hue) => ({ label, hue, x: host.time, y: of(host) }));
   const most = Math.max(0, ...all.map(([, host]) => host.memory_total ?? 0));
   const found: Measure[] = [

@@ -17,8 +17,8 @@ __all__ = ["imported"]
 def imported(name: str, wanted: tuple[str, ...]) -> Any:
     """Return what `import name`, or with names `wanted` `from name import …`, is to return.
 
-    `name` is `tensorflow`, `keras` or what is in them. ImportError says what stands for a part
-    that is not there.
+    `name` is `tensorflow`, `keras` or what is in them. ImportError says what replaces a missing
+    part.
     """
     top, *parts = name.split(".")
     if top == "keras" and find_spec("tensorflow") is None:  # it may have another backend

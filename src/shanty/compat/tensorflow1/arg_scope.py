@@ -13,7 +13,7 @@ _scopes: list[Scope] = [{}]  # the last is the current one
 
 
 def add_arg_scope(func: Function) -> Function:
-    """Return `func` such that scopes may give it arguments; those of a call come first."""
+    """Return `func` so that scopes may give it arguments; arguments of a call take precedence."""
 
     @functools.wraps(func)
     def with_scope(*args: Any, **kwargs: Any) -> Any:
@@ -27,12 +27,12 @@ def add_arg_scope(func: Function) -> Function:
 def arg_scope(list_ops_or_scope: Sequence[Function] | Scope, **kwargs: Any) -> Iterator[Scope]:
     """Give arguments to functions within a `with` block; the scope can be used again.
 
-    Takes the functions and their arguments, or a scope alone. ValueError for a function that
-    takes none from a scope.
+    Takes the functions and their arguments, or a scope alone. ValueError for a function without
+    `add_arg_scope`.
     """
     if isinstance(list_ops_or_scope, Mapping):
         if kwargs:
-            raise ValueError("a scope that is used again takes no more arguments")
+            raise ValueError("arg_scope takes a scope or arguments, not both")
         scope = dict(list_ops_or_scope)
     else:
         scope = dict(_scopes[-1])

@@ -43,7 +43,7 @@ class HParams:
         """Change one; KeyError for a new name, ValueError for another type."""
         now = self._now(name)
         if isinstance(now, list) != isinstance(value, (list, tuple)):
-            what = "a list" if isinstance(now, list) else "no list"
+            what = "a list" if isinstance(now, list) else "a single value"
             raise ValueError(f"hyperparameter {name} must be {what}, not {value!r}")
         if isinstance(now, list):
             setattr(self, name, [_as(now[0], each, name) for each in value])
@@ -51,7 +51,7 @@ class HParams:
             setattr(self, name, _as(now, value, name))
 
     def override_from_dict(self, values_dict: Mapping[str, Any]) -> HParams:
-        """Change those in a dictionary; returns itself."""
+        """Change the hyperparameters in a dictionary; returns itself."""
         for name, value in values_dict.items():
             self.set_hparam(name, value)
         return self
@@ -68,7 +68,7 @@ class HParams:
         return self
 
     def parse_json(self, values_json: str) -> HParams:
-        """Change those of a JSON object; returns itself."""
+        """Change the hyperparameters in a JSON object; returns itself."""
         return self.override_from_dict(json.loads(values_json))
 
     def to_json(self, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
@@ -95,7 +95,7 @@ class HParams:
     def _now(self, name: str) -> Any:
         if name not in self._names:
             known = ", ".join(self._names)
-            raise KeyError(f"there is no hyperparameter {name!r}; known are {known}")
+            raise KeyError(f"unknown hyperparameter {name!r}; known: {known}")
         return getattr(self, name)
 
     def _set_text(self, name: str, index: str | None, text: str) -> None:
@@ -122,5 +122,5 @@ def _as(kind: Any, value: Any, name: str) -> Any:
     if isinstance(kind, float) and not isinstance(value, bool):
         return float(text)
     raise ValueError(
-        f"hyperparameter {name} is {type(kind).__name__}, and {value!r} cannot be made one"
+        f"hyperparameter {name} is {type(kind).__name__}, and {value!r} cannot be converted to it"
     )

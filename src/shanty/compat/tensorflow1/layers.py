@@ -9,56 +9,92 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from shanty.compat.tensorflow1.arg_scope import add_arg_scope
-from shanty.compat.tensorflow1.initializers import xavier_initializer
 from shanty.compat.tensorflow1.installed import v1
+from shanty.compat.tensorflow1.weights import xavier_initializer
 
 _LAST, _FIRST = "NHWC", "NCHW"  # where an image has its channels
 Function = Callable[..., Any]
 
 
+class _WithWeights(NamedTuple):
+    """The arguments that layers with weights have in common, in their order."""
+
+    activation_fn: Function | None = v1.nn.relu
+    normalizer_fn: Function | None = None
+    normalizer_params: Mapping[str, Any] | None = None
+    weights_initializer: Any = None
+    weights_regularizer: Function | None = None
+    biases_initializer: Any = v1.zeros_initializer()  # None means no biases
+    biases_regularizer: Function | None = None
+    reuse: Any = None
+    variables_collections: Any = None
+    outputs_collections: Any = None
+    trainable: bool = True
+    scope: Any = None
+
+    def within(self, default: str, inputs: Any) -> Any:
+        """Return the scope of the layer's variables. default: its name where none is given."""
+        return v1.variable_scope(self.scope, default, [inputs], reuse=self.reuse)
+
+    def weights(self, inputs: Any, shape: list[int]) -> Any:
+        """Return the variable of the weights."""
+        return _variable(
+            "weights",
+            shape,
+            inputs.dtype.base_dtype,
+            self.weights_initializer or xavier_initializer(),
+            self.weights_regularizer,
+            self.trainable,
+            self.variables_collections,
+        )
+
+    def finished(self, outputs: Any, size: int, order: str = "") -> Any:
+        """Return what comes after the weights: normalization or biases, activation, collections.
+
+        order: of an image's dimensions; "" for rows.
+        """
+        if self.normalizer_fn is not None:
+            how = dict(self.normalizer_params or {})
+            if self.normalizer_fn is batch_norm and order:
+                how = {"data_format": order, **how}
+            outputs = self.normalizer_fn(outputs, **how)
+        elif self.biases_initializer is not None:
+            biases = _variable(
+                "biases",
+                [size],
+                outputs.dtype.base_dtype,
+                self.biases_initializer,
+                self.biases_regularizer,
+                self.trainable,
+                self.variables_collections,
+            )
+            if order:
+                outputs = v1.nn.bias_add(outputs, biases, data_format=order)
+            else:
+                outputs = outputs + biases
+        if self.activation_fn is not None:
+            outputs = self.activation_fn(outputs)
+        return _collected(outputs, self.outputs_collections)
+
+
 @add_arg_scope
-def fully_connected(
-    inputs: Any,
-    num_outputs: int,
-    activation_fn: Function | None = v1.nn.relu,
-    normalizer_fn: Function | None = None,
-    normalizer_params: Mapping[str, Any] | None = None,
-    weights_initializer: Any = None,
-    weights_regularizer: Function | None = None,
-    biases_initializer: Any = v1.zeros_initializer(),  # noqa: B008  None means no biases
-    biases_regularizer: Function | None = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
-) -> Any:
+def fully_connected(inputs: Any, num_outputs: int, *common: Any, **named: Any) -> Any:
     """Return activation(inputs · weights + biases), over the last dimension of `inputs`.
 
-    With `normalizer_fn` there are no biases. ValueError where that dimension is not known.
+    common, named: as in _WithWeights. With `normalizer_fn` the layer has no biases. ValueError if
+    the last dimension is unknown.
     """
+    how = _WithWeights(*common, **named)
     inputs = v1.convert_to_tensor(inputs)
     features = _known(inputs, -1)
-    with v1.variable_scope(scope, "fully_connected", [inputs], reuse=reuse):
-        shape, dtype = [features, num_outputs], inputs.dtype.base_dtype
-        weights = _variable(
-            "weights", shape, dtype, weights_initializer or xavier_initializer(),
-            weights_regularizer, trainable, variables_collections,
-        )  # fmt: skip
+    with how.within("fully_connected", inputs):
+        weights = how.weights(inputs, [features, num_outputs])
         outputs = v1.tensordot(inputs, weights, [[len(inputs.shape) - 1], [0]])
         outputs.set_shape([*inputs.shape.as_list()[:-1], num_outputs])
-
-        def biased(outputs: Any, biases: Any) -> Any:
-            return outputs + biases
-
-        return _finished(
-            outputs, num_outputs, biased, activation_fn, normalizer_fn, normalizer_params,
-            biases_initializer, biases_regularizer, trainable, variables_collections,
-            outputs_collections,
-        )  # fmt: skip
+        return how.finished(outputs, num_outputs)
 
 
 relu = functools.partial(fully_connected, activation_fn=v1.nn.relu)
@@ -74,48 +110,28 @@ def conv2d(
     padding: str = "SAME",
     data_format: str | None = None,
     rate: Any = 1,
-    activation_fn: Function | None = v1.nn.relu,
-    normalizer_fn: Function | None = None,
-    normalizer_params: Mapping[str, Any] | None = None,
-    weights_initializer: Any = None,
-    weights_regularizer: Function | None = None,
-    biases_initializer: Any = v1.zeros_initializer(),  # noqa: B008  None means no biases
-    biases_regularizer: Function | None = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
+    *common: Any,
+    **named: Any,
 ) -> Any:
     """Return activation(convolution + biases) of images.
 
     kernel_size, stride, rate: a number, or one for height and one for width. data_format: NHWC
-    (as with None) or NCHW.
+    (as with None) or NCHW. common, named: as in _WithWeights.
     """
+    how = _WithWeights(*common, **named)
     inputs = v1.convert_to_tensor(inputs)
     order = data_format or _LAST
     channels = _known(inputs, order.index("C"))
-    with v1.variable_scope(scope, "Conv", [inputs], reuse=reuse):
-        shape, dtype = [*_pair(kernel_size), channels, num_outputs], inputs.dtype.base_dtype
-        weights = _variable(
-            "weights", shape, dtype, weights_initializer or xavier_initializer(),
-            weights_regularizer, trainable, variables_collections,
-        )  # fmt: skip
+    with how.within("Conv", inputs):
         outputs = v1.nn.conv2d(
-            inputs, weights, strides=_four(stride, order), padding=padding.upper(),
-            data_format=order, dilations=_four(rate, order),
-        )  # fmt: skip
-
-        def biased(outputs: Any, biases: Any) -> Any:
-            return v1.nn.bias_add(outputs, biases, data_format=order)
-
-        if normalizer_fn is batch_norm:
-            normalizer_params = {"data_format": order, **(normalizer_params or {})}
-        return _finished(
-            outputs, num_outputs, biased, activation_fn, normalizer_fn, normalizer_params,
-            biases_initializer, biases_regularizer, trainable, variables_collections,
-            outputs_collections,
-        )  # fmt: skip
+            inputs,
+            how.weights(inputs, [*_pair(kernel_size), channels, num_outputs]),
+            strides=_four(stride, order),
+            padding=padding.upper(),
+            data_format=order,
+            dilations=_four(rate, order),
+        )
+        return how.finished(outputs, num_outputs, order)
 
 
 convolution2d = conv2d
@@ -129,31 +145,19 @@ def conv2d_transpose(
     stride: Any = 1,
     padding: str = "SAME",
     data_format: str = _LAST,
-    activation_fn: Function | None = v1.nn.relu,
-    normalizer_fn: Function | None = None,
-    normalizer_params: Mapping[str, Any] | None = None,
-    weights_initializer: Any = None,
-    weights_regularizer: Function | None = None,
-    biases_initializer: Any = v1.zeros_initializer(),  # noqa: B008  None means no biases
-    biases_regularizer: Function | None = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    scope: Any = None,
+    *common: Any,
+    **named: Any,
 ) -> Any:
-    """Return activation(transposed convolution + biases) of images, which grow by `stride`."""
+    """Return activation(transposed convolution + biases) of images, which grow by `stride`.
+
+    common, named: as in _WithWeights.
+    """
+    how = _WithWeights(*common, **named)
     inputs = v1.convert_to_tensor(inputs)
     order = data_format
     channels = _known(inputs, order.index("C"))
-    with v1.variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
+    with how.within("Conv2d_transpose", inputs):
         size, steps, same = _pair(kernel_size), _pair(stride), padding.upper() == "SAME"
-        dtype = inputs.dtype.base_dtype
-        weights = _variable(
-            "weights", [*size, num_outputs, channels], dtype,
-            weights_initializer or xavier_initializer(), weights_regularizer, trainable,
-            variables_collections,
-        )  # fmt: skip
         shape, known = [v1.shape(inputs)[0], 0, 0, 0], inputs.shape.as_list()
         shape[order.index("C")] = known[order.index("C")] = num_outputs
         for axis, kernel, step in zip("HW", size, steps, strict=True):
@@ -162,55 +166,49 @@ def conv2d_transpose(
             shape[at] = v1.shape(inputs)[at] * step + more
             known[at] = None if known[at] is None else known[at] * step + more
         outputs = v1.nn.conv2d_transpose(
-            inputs, weights, output_shape=v1.stack(shape), strides=_four(stride, order),
-            padding=padding.upper(), data_format=order,
-        )  # fmt: skip
+            inputs,
+            how.weights(inputs, [*size, num_outputs, channels]),
+            output_shape=v1.stack(shape),
+            strides=_four(stride, order),
+            padding=padding.upper(),
+            data_format=order,
+        )
         outputs.set_shape(known)
-
-        def biased(outputs: Any, biases: Any) -> Any:
-            return v1.nn.bias_add(outputs, biases, data_format=order)
-
-        if normalizer_fn is batch_norm:
-            normalizer_params = {"data_format": order, **(normalizer_params or {})}
-        return _finished(
-            outputs, num_outputs, biased, activation_fn, normalizer_fn, normalizer_params,
-            biases_initializer, biases_regularizer, trainable, variables_collections,
-            outputs_collections,
-        )  # fmt: skip
+        return how.finished(outputs, num_outputs, order)
 
 
-@add_arg_scope
-def max_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = _LAST,
-    outputs_collections: Any = None,
-    scope: Any = None,
-) -> Any:
-    """Return the largest value of each window of images."""
-    return _pooled(
-        v1.nn.max_pool, "MaxPool2D", inputs, kernel_size, stride, padding, data_format,
-        outputs_collections, scope,
-    )  # fmt: skip
+def _pooling(name: str, pool: Function, default: str, doc: str) -> Function:
+    """Return a layer that pools images. default: the name of its scope."""
+
+    def layer(
+        inputs: Any,
+        kernel_size: Any,
+        stride: Any = 2,
+        padding: str = "VALID",
+        data_format: str = _LAST,
+        outputs_collections: Any = None,
+        scope: Any = None,
+    ) -> Any:
+        with v1.name_scope(scope, default, [inputs]):
+            outputs = pool(
+                v1.convert_to_tensor(inputs),
+                ksize=_four(kernel_size, data_format),
+                strides=_four(stride, data_format),
+                padding=padding.upper(),
+                data_format=data_format,
+            )
+            return _collected(outputs, outputs_collections)
+
+    layer.__name__, layer.__doc__ = name, doc
+    return add_arg_scope(layer)
 
 
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
-    padding: str = "VALID",
-    data_format: str = _LAST,
-    outputs_collections: Any = None,
-    scope: Any = None,
-) -> Any:
-    """Return the mean of each window of images."""
-    return _pooled(
-        v1.nn.avg_pool, "AvgPool2D", inputs, kernel_size, stride, padding, data_format,
-        outputs_collections, scope,
-    )  # fmt: skip
+max_pool2d = _pooling(
+    "max_pool2d", v1.nn.max_pool, "MaxPool2D", "Return the largest value of each window of images."
+)
+avg_pool2d = _pooling(
+    "avg_pool2d", v1.nn.avg_pool, "AvgPool2D", "Return the mean of each window of images."
+)
 
 
 @add_arg_scope
@@ -402,52 +400,6 @@ def _names(collections: Any) -> list[Any]:
     if collections is None:
         return []
     return [collections] if isinstance(collections, str) else list(collections)
-
-
-def _finished(
-    outputs: Any,
-    size: int,
-    biased: Function,
-    activation: Function | None,
-    normalizer: Function | None,
-    normalizer_params: Mapping[str, Any] | None,
-    initializer: Any,
-    regularizer: Function | None,
-    trainable: bool,
-    variables: Any,
-    collections: Any,
-) -> Any:
-    """What comes after the weights: normalization or biases, activation, collections."""
-    if normalizer is not None:
-        outputs = normalizer(outputs, **(normalizer_params or {}))
-    elif initializer is not None:
-        biases = _variable(
-            "biases", [size], outputs.dtype.base_dtype, initializer, regularizer, trainable,
-            variables,
-        )  # fmt: skip
-        outputs = biased(outputs, biases)
-    if activation is not None:
-        outputs = activation(outputs)
-    return _collected(outputs, collections)
-
-
-def _pooled(
-    pool: Function,
-    default: str,
-    inputs: Any,
-    size: Any,
-    stride: Any,
-    padding: str,
-    order: str,
-    collections: Any,
-    scope: Any,
-) -> Any:
-    with v1.name_scope(scope, default, [inputs]):
-        outputs = pool(
-            v1.convert_to_tensor(inputs), ksize=_four(size, order), strides=_four(stride, order),
-            padding=padding.upper(), data_format=order,
-        )  # fmt: skip
-        return _collected(outputs, collections)
 
 
 def _if(wanted: Any, then: Function, otherwise: Function) -> Any:

@@ -1,7 +1,7 @@
 """Reads MNIST as the tutorials of TensorFlow 1 did, from a folder; nothing is downloaded.
 
 It is `tensorflow.examples.tutorials.mnist.input_data` and `tf.contrib.learn.datasets.mnist`. The
-format is that of the data set's own page (Y. LeCun, C. Cortes, C. Burges).
+page of the data set describes the format (Y. LeCun, C. Cortes, C. Burges).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DataSet:
     ) -> tuple[Array, Array]:
         """Return the next images and labels; a new epoch begins where one ends within them."""
         if fake_data:
-            raise ValueError("there is no fake data")
+            raise ValueError("fake_data is not supported")
         if self._at == 0 and self.epochs_completed == 0 and shuffle:
             self._random.shuffle(self._order)
         chosen = self._order[self._at : self._at + batch_size]
@@ -78,7 +78,7 @@ def read_data_sets(
     files that have to be there.
     """
     if fake_data:
-        raise ValueError("there is no fake data")
+        raise ValueError("fake_data is not supported")
     kind = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
     parts = {}
     for part, (images_file, labels_file) in _FILES.items():
@@ -110,17 +110,19 @@ def _read(folder: Path, name: str) -> Array:
                 return _decode(file.read(), path)
     wanted = ", ".join(f"{each}.gz" for files in _FILES.values() for each in files)
     raise FileNotFoundError(
-        f"{folder / name}.gz is not there, and shanty's stand-in for TensorFlow 1 downloads "
-        f"nothing: put MNIST's four files into {folder}: {wanted}"
+        f"{folder / name}.gz not found, and shanty's stand-in for TensorFlow 1 downloads nothing: "
+        f"put MNIST's four files into {folder}: {wanted}"
     )
 
 
 def _decode(data: bytes, path: Path) -> Array:
     """Read IDX: two zeros, the type (8: bytes), the number of dimensions, their sizes, values."""
     if data[:3] != b"\0\0\x08" or len(data) < 4:
-        raise ValueError(f"{path} is no file of MNIST's format")
+        raise ValueError(f"{path} is not in MNIST's format")
     sizes = np.frombuffer(data, ">u4", data[3], offset=4).tolist()
     start = 4 + 4 * data[3]
     if len(data) != start + math.prod(sizes):
-        raise ValueError(f"{path} is not whole: it says {sizes}, and has {len(data)} bytes")
+        raise ValueError(
+            f"{path} is incomplete: its header gives {sizes}, and it has {len(data)} bytes"
+        )
     return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import tensorflow as installed
 
-from shanty.compat.tensorflow1 import absent, mnist
-from shanty.compat.tensorflow1.installed import v1
+from shanty.compat.tensorflow1 import mnist
+from shanty.compat.tensorflow1.installed import keras_of_1, v1
+from shanty.compat.tensorflow1.namespace import Namespace, estimator
 
 _INTERNAL = ("python", "core", "compiler", "tools")  # of TensorFlow's own, one for all
 _KERAS_3 = "keras._tf_keras"
-
-
-class Namespace(ModuleType):
-    """A module of a few `members`; `missing` says of another name why it is not there."""
-
-    def __init__(
-        self, name: str, members: Mapping[str, Any], missing: Callable[[str], str] = absent.text
-    ) -> None:
-        super().__init__(name)
-        self.__dict__.update(members)
-        self._missing = missing
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(self._missing(f"{self.__name__}.{name}"))
 
 
 class TensorFlow(ModuleType):
@@ -43,15 +30,17 @@ class TensorFlow(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return [each for each in dir(self) if not each.startswith("_")]
-        found = _keras_of_1() if name == "keras" else getattr(v1, name, self)
+        found = keras_of_1() if name == "keras" else getattr(v1, name, self)
         if found is not self:
             return found
         if name == "contrib":
-            return import_module("shanty.compat.tensorflow1.contrib")
+            from shanty.compat.tensorflow1 import contrib
+
+            return contrib
         if name == "examples":
             return _EXAMPLES
         if name == "estimator":
-            return _ESTIMATOR
+            return estimator()
         if name in _INTERNAL:
             return import_module(f"tensorflow.{name}")
         raise AttributeError(f"module 'tensorflow' has no attribute {name!r}, nor had TensorFlow 1")
@@ -65,18 +54,8 @@ class TensorFlow(ModuleType):
 
 def keras() -> Any:
     """Return `keras` for the script: that of TensorFlow 1 where Keras 2 is installed."""
-    found = _keras_of_1()
+    found = keras_of_1()
     return import_module("keras") if found.__name__.startswith(_KERAS_3) else found
-
-
-def _keras_of_1() -> Any:
-    """Return tf.compat.v1.keras, loaded, with the version that it lacks."""
-    found = v1.keras
-    found.layers  # noqa: B018  only then is it known which one it is
-    found = sys.modules.get(found.__name__, found)
-    if not hasattr(found, "__version__"):
-        found.__version__ = import_module(found.__name__.partition(".")[0]).__version__
-    return found
 
 
 def member(parent: Any, name: str) -> Any:
@@ -100,15 +79,6 @@ def _tensorflow() -> TensorFlow:
     return tensorflow
 
 
-class _ModeKeys:
-    """`tf.estimator.ModeKeys`, which scripts without an Estimator use too."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    PREDICT = "infer"
-
-
-_ESTIMATOR = Namespace("tf.estimator", {"ModeKeys": _ModeKeys}, absent.estimator)
 _EXAMPLES = Namespace(
     "tf.examples",
     {

@@ -37,13 +37,13 @@ def optimize_loss(
 
     optimizer: a name ("Adam"), a class, an instance, or a function of the learning rate.
     clip_gradients: the global norm to clip to, or a function of pairs (gradient, variable).
-    update_ops run before; None: those of the collection UPDATE_OPS. Of `summaries`,
-    "learning_rate" and "loss" are written. Noise and multipliers are a ValueError.
+    update_ops run before; None: the collection UPDATE_OPS. The summaries "learning_rate" and "loss"
+    are supported. Noise and multipliers raise ValueError.
     """
     if gradient_noise_scale is not None or gradient_multipliers is not None:
         raise ValueError(
             "shanty's stand-in for optimize_loss has no gradient_noise_scale and no "
-            "gradient_multipliers: change the gradients by a function, as clip_gradients"
+            "gradient_multipliers: change the gradients with a function as clip_gradients"
         )
     with v1.variable_scope(name, "OptimizeLoss", [loss, global_step]):
         if update_ops is None:
@@ -75,7 +75,7 @@ def _optimizer(optimizer: Any, rate: Any) -> Any:
     if isinstance(optimizer, str):
         if optimizer not in _OPTIMIZERS:
             known = ", ".join(_OPTIMIZERS)
-            raise ValueError(f"there is no optimizer {optimizer!r}; known are {known}")
+            raise ValueError(f"unknown optimizer {optimizer!r}; known: {known}")
         optimizer = _OPTIMIZERS[optimizer]
     if not isinstance(optimizer, type) and hasattr(optimizer, "compute_gradients"):
         return optimizer

@@ -7,14 +7,13 @@ A line is `name = value`, a comment, or empty:
     data = "agaricus.txt?format=libsvm"
     'eval[my test]' = 'my test.txt'
 
-A name or a value with a space, a quote of the other kind or a `#` in it stands in quotes. Beyond
-what XGBoost's reader takes, `=` may stand in any value, and a lone `\\r` ends a line as well. Names
-are the program's own, and those of training parameters.
+A name or a value that contains a space, a quote of the other kind or a `#` is quoted. Beyond what
+XGBoost's reader accepts, any value may contain `=`, and a lone `\\r` ends a line as well. Names are
+the program's own, or those of training parameters.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shanty.compat.xgboost_rabit.parameters import GONE
+from shanty.runtime.suggestions import nearest
 
 TASKS = ("train", "pred", "dump", "eval")
 FORMATS = ("text", "json", "dot")
@@ -94,7 +94,7 @@ _VALUE = re.compile(r"""(?:(["'])((?:(?!\1).)+)\1|([^#"'\s]+))\s*(?:#.*)?""")
 
 
 class ConfigurationError(ValueError):
-    """A line or a setting that makes no sense; says where it stands."""
+    """A line or a setting that is wrong; names its place."""
 
 
 class Setting(NamedTuple):
@@ -105,18 +105,18 @@ class Setting(NamedTuple):
     where: str
 
     def wrong(self, what: str) -> ConfigurationError:
-        """The error that this setting is, `what` says why."""
+        """The error of this setting. what: what is wrong."""
         return ConfigurationError(f"{self.where}: {self.name} = {self.value}: {what}")
 
 
 def read(path: str) -> list[Setting]:
-    """The settings of a file, in their order; ConfigurationError says what is wrong with it."""
+    """The settings of a file, in their order; ConfigurationError says what is wrong."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is no text: byte {error.start} is no UTF-8") from error
+        raise ConfigurationError(f"{path} is not text: byte {error.start} is not UTF-8") from error
     return parse(text, path)
 
 
@@ -130,12 +130,10 @@ def parse(text: str, source: str) -> list[Setting]:
         where = f"{source}:{number}"
         name = _NAME.match(line)
         if name is None:
-            raise ConfigurationError(f"{where}: {line!r} is no `name = value`")
+            raise ConfigurationError(f"{where}: {line!r} is not `name = value`")
         value = _VALUE.fullmatch(line, name.end())
         if value is None:
-            raise ConfigurationError(
-                f"{where}: {line!r} has no value, or one that has to stand in quotes"
-            )
+            raise ConfigurationError(f"{where}: {line!r} has no value, or its value needs quotes")
         found.append(Setting(name[2] or name[3], value[2] or value[3], where))
     return found
 
@@ -147,7 +145,7 @@ def from_words(words: Sequence[str]) -> list[Setting]:
         name, equals, value = word.partition("=")
         if not name or not equals or not value:
             raise ConfigurationError(
-                f"the command line: {word!r} is no name=value (in one word, without spaces)"
+                f"the command line: {word!r} is not name=value (one word, without spaces)"
             )
         found.append(Setting(name, value, "the command line"))
     return found
@@ -157,8 +155,8 @@ def from_words(words: Sequence[str]) -> list[Setting]:
 class Settings:
     """The settings of one call of the program; paths are "" where none is given.
 
-    `evals` are the data sets to evaluate on, by name; `parameters` those of training, as texts,
-    where eval_metric may come several times; `notes` names those without a meaning here.
+    `evals` are the data sets to evaluate on, by name; `parameters` the training parameters, as
+    texts, in which eval_metric may occur several times; `notes` names settings without effect.
     """
 
     task: str = "train"
@@ -183,21 +181,21 @@ class Settings:
     notes: list[str] = field(default_factory=list)
 
     def model_file(self, rounds: int) -> str:
-        """The file for the model of so many rounds."""
+        """The file for the model after this number of rounds."""
         by_period = self.save_period and rounds % self.save_period == 0
         if rounds == self.num_round and self.model_out and not by_period:
             return self.model_out
         return f"{self.model_dir or '.'}/{rounds:04d}.model"
 
     def missing(self) -> str:
-        """Says which file is not there: the model, or the names of features; "" where all are."""
+        """Says which file is missing: the model, or the names of features; "" for none."""
         for name, file in (("model_in", self.model_in), ("fmap", self.fmap)):
             if file and not Path(file).is_file():
-                return f"{name} = {file}: there is no such file"
+                return f"{name} = {file}: file not found"
         return ""
 
     def unwritable(self) -> str:
-        """Says why a result cannot be written; "" where all can. It is rank 0 that writes."""
+        """Says why a result cannot be written; "" if all can. Only rank 0 writes."""
         if self.task == "train":
             every = [self.save_period] if self.save_period else []
             files = [self.model_file(rounds) for rounds in (*every, self.num_round)]
@@ -206,7 +204,7 @@ class Settings:
         for file in files:
             folder = Path(file).parent
             if file != "stdout" and not os.access(folder, os.W_OK):
-                why = "cannot be written to" if folder.is_dir() else "is not there"
+                why = "cannot be written to" if folder.is_dir() else "does not exist"
                 return f"{file} cannot be written: the folder {folder} {why}"
         return ""
 
@@ -219,8 +217,8 @@ def settings_of(words: Sequence[str]) -> Settings:
 def understand(given: Sequence[Setting]) -> Settings:
     """Interprets settings; of one name, the last counts.
 
-    ConfigurationError names the setting that has a wrong value, or a name that there is none of,
-    and what is missing for the task.
+    ConfigurationError names a setting with a wrong value or an unknown name, and what is missing
+    for the task.
     """
     settings = Settings()
     plain: dict[str, Setting] = {}
@@ -236,7 +234,7 @@ def understand(given: Sequence[Setting]) -> Settings:
         elif name in _IGNORED and each.value != "col":
             settings.notes.append(f"{each.name} is left out: {_IGNORED[name]}")
         elif name.startswith(_OF_RABIT):
-            settings.notes.append(f"{each.name} is left out: there is no rabit any more")
+            settings.notes.append(f"{each.name} is left out: rabit no longer exists")
         elif name == "eval_metric":
             metrics.append((name, each.value))
         else:
@@ -261,15 +259,14 @@ def understand(given: Sequence[Setting]) -> Settings:
 
 
 def _check_names(plain: dict[str, Setting]) -> None:
-    """Every other name has to be a training parameter's, unless validate_parameters=0 says not."""
+    """All other names must be those of training parameters, unless validate_parameters=0."""
     free = plain.get("validate_parameters")
     if free is not None and free.value.lower() in ("0", "false"):
         return
     for name, each in plain.items():
         if name not in KNOWN:
-            near = difflib.get_close_matches(name, [*KNOWN, *_OWN], 1)
-            hint = f"did you mean {near[0]}?" if near else "validate_parameters=0 takes any name"
-            raise each.wrong(f"there is no such parameter; {hint}")
+            hint = nearest(name, [*KNOWN, *_OWN], "validate_parameters=0 takes any name")
+            raise each.wrong(f"unknown parameter; {hint}")
 
 
 def _text(each: Setting) -> str:
@@ -285,9 +282,9 @@ def _number(each: Setting, least: int = 0) -> int:
 
 
 def _no_limit(each: Setting) -> str:
-    """`ntree_limit`, which counted trees; where it is 0 it says nothing."""
+    """`ntree_limit`, which counted trees; 0 means no limit."""
     if _number(each):
-        raise each.wrong("it is no more: iteration_end says how many rounds count")
+        raise each.wrong("it no longer exists: set iteration_end to the number of rounds")
     return "0"
 
 
@@ -301,9 +298,9 @@ def _truth(each: Setting) -> bool:
 def _one_of(choices: Sequence[str]) -> Callable[[Setting], str]:
     def convert(each: Setting) -> str:
         if each.value not in choices:
-            near = difflib.get_close_matches(each.value, choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise each.wrong(f"it takes one of {', '.join(choices)}{hint}")
+            hint = nearest(each.value, choices)
+            known = f"it takes one of {', '.join(choices)}"
+            raise each.wrong(f"{known}; {hint}" if hint else known)
         return each.value
 
     return convert

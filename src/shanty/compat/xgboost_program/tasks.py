@@ -18,7 +18,7 @@ from shanty.xgboost.sources import parse_old
 
 Parameters = dict[str, object]
 Evals = list[tuple[xgboost.DMatrix, str]]
-_WRONG = 2  # the exit code of what makes no sense
+_WRONG = 2  # the exit code for wrong settings
 
 
 def run(settings: Settings) -> int:
@@ -39,7 +39,7 @@ def run(settings: Settings) -> int:
 
 
 def _failed(text: str, code: int) -> int:
-    """Says why; on every rank, since nobody knows whose words are the last to be heard."""
+    """Says why, on every rank: it is not known which rank's output is shown last."""
     print(f"xgboost: {text}", file=sys.stderr)
     return code
 
@@ -55,7 +55,7 @@ def _parameters(settings: Settings) -> Parameters:
 
 
 class _Saver(xgboost.callback.TrainingCallback):  # type: ignore[misc]
-    """Saves the model every so many rounds."""
+    """Saves the model after every `save_period` rounds."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -163,6 +163,6 @@ def _output(name: str) -> AbstractContextManager[TextIO]:
 
 
 def _keep(name: str) -> None:
-    """Copies a file that came out beside the run's other results: on hosts, folders are others."""
+    """Copies a result to the run's artifacts: on hosts, the folder is a different one."""
     if parallel.rank() == 0 and name != "stdout" and "SHANTY_RUN_DIR" in os.environ:
         shutil.copy(name, shanty.artifacts() / Path(name).name)

@@ -1,7 +1,7 @@
-"""Replaces XGBoost's functions and methods by ones that take the calls of old scripts.
+"""Replaces XGBoost's functions and methods with versions that accept the calls of old scripts.
 
-Each gives today's names to arguments that had another one or came by position, and calls today's
-function. What it changes a script is told once, on rank 0.
+Each gives arguments that were passed by position, or by an old name, their current names, and calls
+the current function. Each change is reported once, in a warning on rank 0.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from xgboost import collective
 from shanty.compat.xgboost_rabit.parameters import modern
 from shanty.xgboost.agreement import same_model
 from shanty.xgboost.communication import current, is_initialized
-from shanty.xgboost.consensus import together
-from shanty.xgboost.errors import DataError
 from shanty.xgboost.metric import over_ranks
 from shanty.xgboost.training import cv as cv_over_ranks
 from shanty.xgboost.training import train as train_over_ranks
@@ -45,27 +43,27 @@ PREDICT = (
 )
 
 _OURS = (str(Path(__file__).parent), str(Path(xgboost.__file__).parent))
-_told: set[str] = set()
-_said: list[str] = []
+_reported: set[str] = set()
+_printed: list[str] = []
 
 
 class OldNameWarning(UserWarning):
-    """A script uses names of an older XGBoost, which were taken as today's."""
+    """A script uses names of an older XGBoost, which were translated."""
 
 
 def tell(notes: Sequence[str]) -> None:
     """Warn of those notes that are new, in one warning; on rank 0 only."""
-    new = [note for note in dict.fromkeys(notes) if note not in _told]
-    _told.update(new)
+    new = [note for note in dict.fromkeys(notes) if note not in _reported]
+    _reported.update(new)
     if new and collective.get_rank() == 0:
         text = f"shanty: taken as today's XGBoost has it: {'; '.join(new)}."
         warnings.warn(text, OldNameWarning, stacklevel=_script_s_level() + 1)
 
 
 def say(note: str) -> None:
-    """Prints a note that is none of names, once in a script; for rank 0."""
-    if not _said:
-        _said.append(note)
+    """Prints a note about something other than names, once in a script; for rank 0."""
+    if not _printed:
+        _printed.append(note)
         print(f"shanty: {note}.", file=sys.stderr, flush=True)
 
 
@@ -109,8 +107,6 @@ def train(original: Callable[..., Any]) -> Callable[..., Any]:
             arguments["callbacks"] = [*(arguments.get("callbacks") or ()), scheduler]
             notes.append("learning_rates= is now callbacks=[callback.LearningRateScheduler(…)]")
         tell([*notes, *modern(params, collective.get_world_size()).notes])
-        if is_initialized():
-            _check_columns([dtrain, *(each for each, _ in arguments.get("evals") or ())])
         return ours(params, dtrain, num_boost_round, **arguments)
 
     return train
@@ -130,7 +126,7 @@ def cv(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _over_ranks(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls shanty's function, which is about to call XGBoost's by a name that is ours by now."""
+    """Calls shanty's function, which then calls XGBoost's by a name that has been replaced."""
     within = False
 
     def call(*values: Any, **names: Any) -> Any:
@@ -146,24 +142,9 @@ def _over_ranks(original: Callable[..., Any], ours: Callable[..., Any]) -> Calla
     return call
 
 
-def _check_columns(matrices: Sequence[Any]) -> None:
-    """DataError on all ranks where their matrices are not of the same columns."""
-
-    def judge(seen: list[list[int]]) -> None:
-        for rank, each in enumerate(seen):
-            if each != seen[0]:
-                raise DataError(
-                    f"The ranks train on different columns: rank 0 has {seen[0]}, rank {rank} "
-                    f"{each}, of the data to train on and of each to evaluate. Sparse matrices "
-                    "become as wide as the widest where they get their labels as they are made."
-                )
-
-    together(current(), "training", lambda _: [each.num_col() for each in matrices], judge)
-
-
 def _metric_and_direction(arguments: Arguments) -> list[str]:
     notes = []
-    if not arguments.get("maximize", True):  # it used to mean: as the metric has it
+    if not arguments.get("maximize", True):  # it used to mean: as the metric requires
         del arguments["maximize"]
     metric = arguments.pop("feval", None)
     if metric is not None:
@@ -180,7 +161,7 @@ def _rate_of_round(rates: Callable[..., float], rounds: int, round_number: int) 
 
 
 def set_param(original: Callable[..., None]) -> Callable[..., None]:
-    """`Booster.set_param`: all parameters of a training pass through it."""
+    """`Booster.set_param`, through which all training parameters pass."""
 
     @functools.wraps(original)
     def set_param(self: Any, params: Any, value: Any = None) -> None:
@@ -273,7 +254,7 @@ def fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fit_by_all(original: Callable[..., Any], model: Any, arguments: Arguments) -> Any:
-    """Calls `fit`, once all ranks have found that they may train together."""
+    """Calls `fit`, after all ranks have compared what must be the same."""
     if not is_initialized() or "X" not in arguments or "y" not in arguments:
         return original(model, **arguments)
     from shanty.xgboost import estimators  # which needs scikit-learn

@@ -1,13 +1,12 @@
-"""Makes `xgb.DMatrix` what it was with rabit: of a file, from init to finalize, this rank's share.
+"""Makes `xgb.DMatrix` of a file what it was with rabit: from init to finalize, this rank's share.
 
-A file that all ranks load is shared out among them. Many scripts have split their data themselves,
-though, and load `"train.%d" % rank`: such a file is its rank's own, and is not split again. So the
-ranks compare the names. Where those differ, the files decide whether they are the same all the
-same, each by its last name and content: hosts may have them in different folders, and users
-`~/data`. shanty.xgboost reads them.
+A file that all ranks load is shared out among them. But many scripts have split their data
+themselves and load `"train.%d" % rank`: such a file belongs to one rank and is not split again. So
+the ranks compare the names. If the names differ, the files may still be the same, as shown by their
+last names and contents: hosts may have them in different folders, such as `~/data`. shanty.xgboost
+reads the files.
 
-A matrix of arrays in memory was each rank's own affair, and could be made by one of them only, to
-predict with.
+Each rank made a matrix of arrays in memory by itself, and one rank alone could make one to predict.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def initialise(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _order(values: Sequence[Any]) -> Sequence[str]:
-    """The names of arguments by position: of old the first was `missing`, the third `silent`."""
+    """The names of arguments by position. Of old the first was `missing`, the third `silent`."""
     if values and np.isscalar(values[0]):
         return OLD
     third = values[2] if len(values) > 2 else None
@@ -79,10 +78,10 @@ def _order(values: Sequence[Any]) -> Sequence[str]:
 
 
 def _of_all_ranks(data: Any, label: Any) -> bool:
-    """Tells whether all ranks make the matrix, or none is made of it.
+    """Returns whether all ranks make the matrix together.
 
-    Sparse rows to train on may differ in width, over which today's XGBoost agrees by itself. An
-    iterator may ask for its rank. A handle is what `DMatrix.slice` has made already.
+    XGBoost itself agrees on the width of sparse rows with labels. An iterator may ask for its rank.
+    A handle is an existing matrix, from `DMatrix.slice`.
     """
     if data is None or isinstance(data, (xgboost.DataIter, ctypes.c_void_p)):
         return True
@@ -91,9 +90,9 @@ def _of_all_ranks(data: Any, label: Any) -> bool:
 
 
 def _alone(call: Callable[[], None]) -> None:
-    """Calls something as if this rank were by itself: the ranks are joined in one thread only.
+    """Calls something in another thread, in which the ranks are not joined.
 
-    Else each matrix is made by all ranks together. What that is good for, `calls.train` checks.
+    Otherwise all ranks would have to make each matrix together. Training compares the matrices.
     """
     if collective.get_world_size() == 1:
         call()
@@ -136,8 +135,8 @@ def _load(
 def _not_shared(uri: str, first: Sequence[int]) -> str:
     others = [str(rank) for rank, party in enumerate(first) if rank and not party]
     if len(set(first)) == len(first):
-        return f"{uri} is rank 0's alone: each rank reads a file of its own"
-    whose = f"shared with rank {', '.join(others)} only" if others else "rank 0's alone"
+        return f"{uri} is read by rank 0 only: each rank reads a file of its own"
+    whose = f"shared with rank {', '.join(others)} only" if others else "read by rank 0 only"
     return f"{uri} is {whose}: the other ranks read other files"
 
 
@@ -145,8 +144,8 @@ class Claim(NamedTuple):
     """The files that a rank is about to load."""
 
     name: str  # as the script has it
-    content: str  # says whether it is the same as another's; "" where that cannot be told
-    files: str = ""  # the last names of the files; "" where they cannot be told
+    content: str  # equal for files with the same content; "" if it is unknown
+    files: str = ""  # the last names of the files; "" if they are unknown
 
 
 def claim(name: str, files: Sequence[str]) -> Claim:
@@ -160,11 +159,11 @@ def claim(name: str, files: Sequence[str]) -> Claim:
                 first = file.read(length)
                 file.seek(max(length, size - length))
                 last = file.read(length)
-            if first.startswith(b"\x1f\x8b"):  # gzip; six bytes say when and where it was packed
+            if first.startswith(b"\x1f\x8b"):  # gzip; six bytes hold when and where
                 first = first[:4] + first[10:]
             digest.update(b"%d %d %d " % (size, len(first), len(last)) + first + last)
             total += size
-    except OSError:  # whoever loads it will say so
+    except OSError:  # loading the file reports it
         return Claim(name, "")
     if not files:
         return Claim(name, "")
@@ -173,9 +172,9 @@ def claim(name: str, files: Sequence[str]) -> Claim:
 
 
 def parties(claims: list[Claim]) -> list[int]:
-    """For each rank the first one that claims the same: with that one it shares the files.
+    """For each rank the first rank with the same claim, with which it shares the files.
 
-    DataError where one name means different files to two ranks.
+    DataError if one name means different files to two ranks.
     """
     first: dict[str, int] = {}
     for rank, each in enumerate(claims):
@@ -193,7 +192,7 @@ def _different(name: str, one: int, other: int, claims: list[Claim]) -> str:
     sizes = [claims[rank].content.rpartition(" ")[0] for rank in (one, other)]
     return (
         f"The ranks see different files under one name, {name}: rank {one} of {sizes[0]}, rank "
-        f"{other} of {sizes[1]}. Files of one name are shared out, so hosts without a shared "
-        "folder need equal copies. Rows that are each rank's own need a name of each rank's own: "
-        "train.0, train.1, …."
+        f"{other} of {sizes[1]}. A file with one name is shared out, so hosts without a shared "
+        "folder need equal copies. If each rank has rows of its own, give each file "
+        "a name of its own: train.0, train.1, …."
     )

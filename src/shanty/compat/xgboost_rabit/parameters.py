@@ -1,7 +1,7 @@
-"""Translates training parameters of old to those of today's XGBoost; some have no meaning left.
+"""Translates old training parameters to those of today's XGBoost; some have lost their meaning.
 
-Pure: no XGBoost, no MPI. The facts are those of XGBoost's release notes from 1.0 to 3.2, and of
-what XGBoost 3.2 does with each.
+Pure: no XGBoost, no MPI. The facts come from XGBoost's release notes from 1.0 to 3.2, and from what
+XGBoost 3.2 does with each parameter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 # Parameters that are dropped, and why.
 GONE = {
-    "debug_verbose": "verbosity=3 says most",
+    "debug_verbose": "verbosity=3 prints most",
     "deterministic_histogram": "histograms are always deterministic",
     "dsplit": "rows are what is split",
     "enable_experimental_json_serialization": "it is what is done",
@@ -44,10 +44,10 @@ _OBJECTIVES = {"reg:linear": "reg:squarederror"}
 
 
 def modern(params: Mapping[str, object] | Iterable[tuple[str, object]], ranks: int) -> Modern:
-    """`params` in today's names, for a training by so many ranks.
+    """`params` with their current names. ranks: the number of ranks that train.
 
-    They keep their order; names may come more than once, as `eval_metric` does. What is new is
-    never put over a value that is given by its new name. ValueError names what cannot be done.
+    They keep their order; a name may occur more than once, as `eval_metric` does. A value that is
+    given by its current name is never replaced. ValueError names what is not supported.
     """
     items = params.items() if isinstance(params, Mapping) else params
     old = [(name.removeprefix("bst:"), value) for name, value in items]
@@ -83,10 +83,10 @@ class Modern:
 
     def drop(self, name: str, why: str) -> None:
         """Leaves a parameter out."""
-        self.notes.append(f"{name} is no more: {why}")
+        self.notes.append(f"{name} no longer exists: {why}")
 
     def settle_device(self) -> None:
-        """Says which device, once all words are known; `gpu_id` counts only where a GPU is used."""
+        """Sets the device, after all parameters; `gpu_id` counts only if a GPU is used."""
         number = self.given.get("gpu_id")
         if self.on_gpu and "device" not in self.given and str(number) != "-1":
             device = "cuda" if number is None else f"cuda:{number}"
@@ -94,7 +94,7 @@ class Modern:
             words = [*self.on_gpu, *([] if number is None else [f"gpu_id={number}"])]
             self.notes.append(f"{', '.join(words)}: the GPU is now device={device}")
         elif number is not None:
-            self.drop("gpu_id", "device says which GPU, and nothing here uses one")
+            self.drop("gpu_id", "device chooses the GPU, and no parameter asks for one")
 
 
 def _silent(state: Modern, name: str, value: object) -> None:
@@ -147,8 +147,8 @@ def _pairs_a_sample(state: Modern, name: str, value: object) -> None:
 def _split(state: Modern, name: str, value: object) -> None:
     if str(value) == "col":
         raise ValueError(
-            "dsplit=col splits columns over the ranks, which rows in text files cannot be. "
-            "Leave it out, and the ranks share the rows."
+            "dsplit=col would split columns over the ranks, but text files can be split by rows "
+            "only. Leave it out, and the ranks share the rows."
         )
     state.drop(name, GONE[name])
 
@@ -156,9 +156,9 @@ def _split(state: Modern, name: str, value: object) -> None:
 def _booster(state: Modern, name: str, value: object) -> None:
     if str(value) == "gblinear" and state.ranks > 1:
         raise ValueError(
-            "booster=gblinear does not train over ranks: XGBoost has no linear model that is "
-            "distributed, and each rank would make one of its own rows only. Use gbtree or dart, "
-            "or run it on one rank."
+            "booster=gblinear does not train over ranks: XGBoost has no distributed linear model, "
+            "and each rank would train on its own rows only. Use gbtree or dart, or run it on one "
+            "rank."
         )
     state.keep(name, value)
 
@@ -167,7 +167,7 @@ _RULES: dict[str, Callable[[Modern, str, object], None]] = {
     **dict.fromkeys(GONE, lambda state, name, _: state.drop(name, GONE[name])),
     "booster": _booster,
     "dsplit": _split,
-    "gpu_id": lambda *_: None,  # settle_device says what becomes of it
+    "gpu_id": lambda *_: None,  # see settle_device
     "num_pairsample": _pairs_a_sample,
     "objective": _objective,
     "silent": _silent,

@@ -47,10 +47,9 @@ _TODAY = {op: collective.Op["BITWISE_OR" if op is Op.OR else op.name] for op in 
 
 
 def init(args: Iterable[bytes | str] | None = None) -> None:
-    """Joins the ranks of the run; all of them have to call it. Once more changes nothing.
+    """Joins the ranks of the run; all of them have to call it. A second call changes nothing.
 
-    `args` are rabit's settings, `b"DMLC_TRACKER_URI=…"` and its like: none of them is needed,
-    and none has an effect.
+    `args` are rabit's settings, such as `b"DMLC_TRACKER_URI=…"`. They have no effect.
     """
     words = [each.decode() if isinstance(each, bytes) else str(each) for each in args or ()]
     replace.put_in_place()
@@ -60,15 +59,15 @@ def init(args: Iterable[bytes | str] | None = None) -> None:
 
 
 def finalize() -> None:
-    """Leave: what is loaded and trained from now on is this process's own."""
+    """Leave: what is loaded and trained from now on belongs to this process only."""
     part()
 
 
 class RabitContext:
     """`init(args)` and `finalize()` around a block.
 
-    After an error in it there is no `finalize`, for which ranks wait for each other: the others
-    may be anywhere.
+    After an error in it `finalize` is not called, because ranks wait for each other there, and the
+    other ranks may be anywhere.
     """
 
     def __init__(self, args: Iterable[bytes | str] | None = None) -> None:
@@ -119,8 +118,8 @@ def allreduce(
 ) -> NDArray[Any]:
     """Combines `data` of all ranks into a flat array; `op` is one of `Op`.
 
-    `prepare_fun(data)` is called first, where it is given: it may fill `data`. TypeError for what
-    is no array, or one of another dtype than numbers.
+    `prepare_fun(data)` is called first, where it is given: it may fill `data`. Raises
+    TypeError for anything but an array of numbers.
     """
     if not isinstance(data, np.ndarray):
         raise TypeError(f"allreduce takes a numpy.ndarray, not {type(data).__name__}")

@@ -1,4 +1,4 @@
-"""Puts what scripts of old call in the place of XGBoost's own, once a script calls rabit.init.
+"""Replaces XGBoost's own by what old scripts call, once a script calls rabit.init.
 
 Classes are changed in place, so that names imported before (`from xgboost import DMatrix`) are
 the same; functions are put into the modules that have them, the script's and those it uses.
@@ -57,17 +57,17 @@ def put_in_place() -> None:
 
 def _rebind(old: object, new: object) -> None:
     """Puts `new` where modules have imported `old` by name; XGBoost's own keep what they have."""
-    modules: list[tuple[str, object]] = list(sys.modules.items())  # anything may stand there
+    modules: list[tuple[str, object]] = list(sys.modules.items())  # values may be of any type
     for name, module in modules:
         if not isinstance(module, ModuleType) or name.partition(".")[0] in ("shanty", "xgboost"):
             continue
-        names = object.__getattribute__(module, "__dict__")  # asks no module that loads itself late
+        names = object.__getattribute__(module, "__dict__")  # triggers no lazy module
         for each in [key for key, value in list(names.items()) if value is old]:
             names[each] = new
 
 
 def _models() -> list[Any]:
-    """The scikit-learn classes; none, where there is no scikit-learn."""
+    """The scikit-learn classes; none without scikit-learn."""
     base = getattr(xgboost, "XGBModel", None)
     if base is None:
         return []

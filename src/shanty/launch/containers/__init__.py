@@ -1,5 +1,4 @@
-"""Containers of a run: which engine and image its hosts take, and what is put into them.
+"""Containers of a run: which engine and image its hosts take, and how images are made and sent.
 
-`images.py` gets the image onto every host, `inside.py` prepares what the ranks find in a container
-of it: MPI, Python environment, agents. The command lines are in `runtime/containers`.
+`provision/containers.py` starts them on hosts. The command lines are in `runtime/containers`.
 """

@@ -10,26 +10,26 @@ import hashlib
 import io
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shanty.launch import mpis
-from shanty.launch.cluster.environment import Environment
-from shanty.launch.cluster.parallel import Say, Step
 from shanty.launch.containers import layer, recipe
-from shanty.launch.containers.images import ask_here
+from shanty.launch.containers.images import ask_here, find_here, keep_here, machine_of
+from shanty.launch.containers.layer import Venv
 from shanty.launch.containers.options import IMAGE_MPI
 from shanty.launch.containers.recipe import CODE, FOLDER, Base, Part
-from shanty.launch.containers.travel import find_here, keep_here, machine_of
+from shanty.launch.content.environment import Environment
+from shanty.launch.transport.parallel import Say, Step
 from shanty.runtime.containers.archive import BLOCK, Reader, layers_of, pieces, plain_digest
+from shanty.runtime.containers.engine_errors import explained
 from shanty.runtime.containers.engines import ENGINES, LAYERED
-from shanty.runtime.containers.words import explained
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.programs import run
 from shanty.runtime.rpc import describe_python, images, layers
-from shanty.runtime.rpc.images import look, program_of, run
+from shanty.runtime.rpc.images import look, program_of
 from shanty.runtime.rundir import read_json, write_json
 
 LABEL = "shanty.inputs"  # of an image: the hash of all that went into it
@@ -46,9 +46,9 @@ _NAME = re.compile(r"[a-z0-9]+(?:[._/:@-]+[a-zA-Z0-9_]+)*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants built; None leaves it to what is usual.
+    """What an image is to have; None stands for what is usual.
 
-    `folder` is the workspace, `names` are what the image is to be called.
+    `folder` is the workspace, `names` are the names that the image gets.
     """
 
     names: tuple[str, ...]
@@ -104,7 +104,7 @@ def plan(wanted: Wanted, home: Path, environ: Mapping[str, str], say: Say) -> Pl
     for name in wanted.names:
         if not _NAME.match(name):
             raise UsageError(
-                f"{name!r} is no name for an image",
+                f"invalid name for an image: {name!r}",
                 fix="write NAME or NAME:TAG, in small letters, or REGISTRY/NAME:TAG",
             )
     packages, source = recipe.chosen(
@@ -152,22 +152,19 @@ def _base(wanted: Wanted, packages: Environment, home: Path, say: Say) -> tuple[
     versions = {one["name"]: one["version"] for one in seen["distributions"]}
     versions.pop("shanty", None)
     python = (seen["executable"], seen["version"], seen["key"], seen["cache_tag"])
-    return engine, program, Base(name, there["id"], *python, machine, versions)
+    venv = Venv(f"{FOLDER}/venv", *python)
+    return engine, program, Base(name, there["id"], venv, machine, versions)
 
 
 def _look_into(engine: str, program: str, name: str, image: str, key: str) -> dict[str, Any]:
-    """What the Python of an image says of itself, in a container that is gone afterwards."""
+    """Ask the Python of an image about itself, in a container that is removed afterwards."""
     text = Path(describe_python.__file__).read_text(encoding="utf-8")
     words = [program, "run", "--rm", "--network", "none", "--log-driver", "none"]
     words += ["--entrypoint", "/bin/sh", image, "-c", _FINDS, "sh", f"python{key}", text, _GLIBC]
-    try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=_LOOK_LIMIT, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        what = f"{ENGINES[engine].title} starts no container of {name}"
-        raise PrepareError(what, str(error)) from error
+    done = run(words, _LOOK_LIMIT)
+    if done is None:
+        what = f"{ENGINES[engine].title} cannot start a container of {name}"
+        raise PrepareError(what, f"it does not run, or takes more than {_LOOK_LIMIT} s")
     try:
         glibc, _, said = done.stdout.partition("\n")
         if "shanty-no-python" in done.stdout:
@@ -179,7 +176,7 @@ def _look_into(engine: str, program: str, name: str, image: str, key: str) -> di
         found: dict[str, Any] = json.loads(said)
     except ValueError as error:
         why, fix = explained(done.stderr)
-        what = f"{ENGINES[engine].title} starts no container of {name}"
+        what = f"{ENGINES[engine].title} cannot start a container of {name}"
         raise PrepareError(what, why, fix) from error
     names = ("executable", "version", "key", "cache_tag", "distributions")
     return {**{name: found[name] for name in names}, "glibc": glibc.strip()}
@@ -189,7 +186,7 @@ def _look_into(engine: str, program: str, name: str, image: str, key: str) -> di
 
 
 def build(planned: Plan, home: Path, say: Say) -> Built:
-    """Make the image, where it is not there; it has the names that were wanted, afterwards."""
+    """Make the image unless it exists, and give it the names that were wanted."""
     engine, program, names = planned.engine, planned.program, planned.wanted.names
     there = layers.images_of(program, f"label={LABEL}={planned.hash}")
     if there:
@@ -224,7 +221,7 @@ def push(planned: Plan, name: str, user: str, password: str) -> None:
 
 
 def _drop(program: str, image: str) -> None:
-    """Remove what had a name before, if it was ours and nothing else names or uses it."""
+    """Remove the image that had a name before, if shanty built it and nothing else uses it."""
     for said in layers.images_of(program, f"label={LABEL}"):
         if said["Id"] == image and not said.get("RepoTags"):
             run([program, "image", "rm", image])
@@ -308,7 +305,7 @@ def known(runtime: str | None = None) -> list[Known]:
 
 
 def remove(name: str, runtime: str | None = None) -> list[str]:
-    """Remove an image that shanty has built, in every engine; where it was.
+    """Remove an image that shanty has built from every engine; returns these engines.
 
     NotFoundError where there is none, UsageError where somebody else made it, PrepareError where
     a container uses it.
@@ -331,7 +328,7 @@ def remove(name: str, runtime: str | None = None) -> list[str]:
             raise PrepareError(f"{name} cannot be removed", why, fix)
         removed.append(engine)
     if not removed:
-        raise NotFoundError(f"there is no image {name}", fix="shanty image list shows all")
+        raise NotFoundError(f"image {name} not found", fix="shanty image list shows all")
     return removed
 
 

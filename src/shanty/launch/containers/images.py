@@ -1,20 +1,37 @@
-"""Chooses the engine of a run on every host, and gets the image there."""
+"""Chooses the engine of a run on every host, and gets the image there.
+
+Hosts that lack an image of this machine are sent it, a layer at a time. A layer is named by its
+content, so it is read from the engine and compressed once for all hosts, and a host is sent what
+neither its store nor an image of its engine has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from shanty.launch.cluster.parallel import Say
+from shanty.launch.content.content_store import KEPT, remembered
+from shanty.launch.transport.parallel import Say, Step, read_and_report
+from shanty.runtime.containers.archive import plain_digest
 from shanty.runtime.containers.container import ANY_GPUS, Container, Mount
-from shanty.runtime.containers.engines import ENGINES, is_image_file
-from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.containers.engines import ENGINES, LAYERED, is_image_file
+from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError, UsageError
+from shanty.runtime.rpc import layers
+from shanty.runtime.rpc.images import look, program_of
 from shanty.runtime.rpc.server import VERBS
+from shanty.runtime.rpc.store import home as store_home
+from shanty.runtime.rpc.store import prune
+from shanty.runtime.rundir import read_json, write_json
 from shanty.runtime.spec import REGISTRY_PASSWORD, JobSpec
 
 Ask = Callable[..., dict[str, Any]]  # a verb of a host's RPC server, its arguments, and `data`
+# The names that images have for kinds of processors, and those that kernels have.
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686", "arm": "armv7l"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,7 @@ def ask_here(verb: str, *, data: bytes = b"", **args: Any) -> dict[str, Any]:
 def looking(ask: Ask, image: str) -> Ask:
     """`ask`, which brings no image anywhere: NotFoundError where one would have to be brought."""
 
-    def look(verb: str, **args: Any) -> dict[str, Any]:
+    def only_look(verb: str, **args: Any) -> dict[str, Any]:
         found = {} if verb == "image-pull" else ask(verb, **args)
         lacks = {"image-pull": True, "image-have": not found.get("image"),
                  "image-file-have": not found.get("have")}  # fmt: skip
@@ -55,20 +72,7 @@ def looking(ask: Ask, image: str) -> Ask:
             )
         return found
 
-    return look
-
-
-class Source(Protocol):
-    """What has images for a host that lacks them: this machine, where it is another one."""
-
-    def file(self, image: str, ask: Ask, say: Say) -> str:
-        """The path on the host of an image file, which is sent where it is missing there."""
-
-    def image(self, image: str, ask: Ask, found: Mapping[str, Any], say: Say) -> Any:
-        """The image as the host's engine has it now; None where there is none to send."""
-
-    def pulled(self, image: str, ask: Ask, found: Mapping[str, Any], say: Say) -> Any:
-        """The same, of what is pulled here first."""
+    return only_look
 
 
 def get(
@@ -77,24 +81,21 @@ def get(
     image: str,
     environ: Mapping[str, str],
     say: Say,
-    source: Source | None = None,
+    source: ImagesHere | None = None,
 ) -> Image:
-    """Have the image on a host, by the engine to take there.
+    """Get the image on a host, by the engine that the run takes there.
 
-    The one of this machine is meant, where `source` has it: it is sent where the host lacks it.
-    Else the host pulls, and where it cannot, this machine does. PrepareError when there is no
-    engine that works, or the image cannot be had.
+    An image of this machine, which `source` has, is sent where the host lacks it. Else the host
+    pulls the image, or this machine where the host cannot. PrepareError where no engine works, or
+    the image cannot be pulled.
     """
     mounts = [list(mount) for mount in job.mounts]
-    name = image
-    if source is not None and is_image_file(image):
-        name = source.file(image, ask, say)
+    is_file = is_image_file(image)
+    name = source.file(image, ask, say) if source is not None and is_file else image
     found = ask("container-engine", runtime=job.runtime, image=name, mounts=mounts)
     engine, there = found["engine"], found["image"]
-    sent = None
-    if source is not None and not is_image_file(image):
-        sent = source.image(image, ask, found, say)
-    there = sent or there
+    if source is not None and not is_file:
+        there = source.image(image, ask, found, say) or there
     if there is None:
         say(f"{ENGINES[engine].title} pulls {image}")
         try:
@@ -127,7 +128,8 @@ def pull(
 ) -> dict[str, Any]:
     """Have the engine that was `found` on a host pull the image."""
     asked = {"engine": found["engine"], "program": found["program"], "image": image}
-    password = _password(job, environ) if job.registry_user else ""
+    source, user = job.registry_password or f"env:{REGISTRY_PASSWORD}", job.registry_user or ""
+    password = password_from(source, user, environ) if user else ""
     pulled: dict[str, Any] = ask(
         "image-pull", data=password.encode(), **asked, user=job.registry_user
     )["image"]
@@ -139,12 +141,6 @@ def _gpus(job: JobSpec) -> str:
     if job.gpus is None:
         return ANY_GPUS
     return "" if job.gpus == "none" else job.gpus
-
-
-def _password(job: JobSpec, environ: Mapping[str, str]) -> str:
-    """The registry's password, from where the job says that it is."""
-    source = job.registry_password or f"env:{REGISTRY_PASSWORD}"
-    return password_from(source, job.registry_user or "", environ)
 
 
 def password_from(source: str, user: str, environ: Mapping[str, str]) -> str:
@@ -161,3 +157,167 @@ def password_from(source: str, user: str, environ: Mapping[str, str]) -> str:
         return Path(source).read_text(encoding="utf-8").strip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise NotFoundError(f"the password cannot be read from {source}", str(error)) from error
+
+
+# ------------------------------------------------------------------ the images of this machine
+
+
+@dataclass(frozen=True, slots=True)
+class LocalImage:
+    """An image in an engine of this machine; `layers` are their digests, the lowest first."""
+
+    name: str
+    engine: str
+    program: str
+    id: str
+    arch: str
+    layers: tuple[str, ...]
+    content: str
+    size: int
+
+
+def find_here(image: str, runtime: str | None = None) -> LocalImage | None:
+    """The image in an engine of this machine, first in `runtime`, which may be none of these."""
+    for engine in sorted(LAYERED, key=lambda name: name != runtime):
+        program = program_of(engine)
+        there = look(engine, program, image).image if program else None
+        if program and there:
+            values = (there["id"], there["arch"], tuple(there["layers"]), there["content"])
+            return LocalImage(image, engine, program, *values, there["size"])
+    return None
+
+
+def keep_here(image: LocalImage, home: Path, wanted: Sequence[str], say: Say) -> bytes:
+    """Keep these layers of an image in the store of this machine; returns its description."""
+    file = home / "cache" / "images" / f"{plain_digest(image.id)}.json"
+    text = (read_json(file) or {}).get("config")
+    missing = [one for one in dict.fromkeys(wanted) if layers.kept(one) is None]
+    if isinstance(text, str) and not missing:
+        os.utime(file)
+        return text.encode()
+    for kind in ("layers", "images"):
+        prune(str(Path(store_home(), "store", kind)), KEPT)
+    prune(str(file.parent), KEPT)
+
+    def told(said: Mapping[str, Any]) -> None:
+        say(str(Step("", f"reads {image.name} from {image.engine}", said["done"], image.size)))
+
+    config = layers.read_layers(image.engine, image.program, image.id, missing, told)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"config": config.decode()})
+    return config
+
+
+class ImagesHere:
+    """The images of this machine, for the hosts of one run."""
+
+    def __init__(self, job: JobSpec, home: Path, environ: Mapping[str, str]) -> None:
+        self._job, self._home, self._environ = job, home, environ
+        self._lock = threading.Lock()  # hosts are served by a thread each
+        self._found: dict[str, LocalImage | None] = {}
+        self._pulled: dict[str, LocalImage | None] = {}
+
+    # ---------------------------------------------------------------------------- images
+
+    def image(self, image: str, ask: Ask, found: Mapping[str, Any], say: Say) -> Any:
+        """The image of this name as the host's engine has it now; None where it is not here.
+
+        `found` is what the host said of its engine. An image for another processor is not sent.
+        """
+        with self._lock:
+            if image not in self._found:
+                self._found[image] = find_here(image, self._job.runtime)
+            own = self._found[image]
+        return None if own is None else self._sent(own, ask, found, say)
+
+    def pulled(self, image: str, ask: Ask, found: Mapping[str, Any], say: Say) -> Any:
+        """The same, pulled by an engine of this machine first; None where it cannot, either."""
+        with self._lock:
+            if image not in self._pulled:
+                self._pulled[image] = self._pull(image, say)
+            own = self._pulled[image]
+        return None if own is None else self._sent(own, ask, found, say)
+
+    def _pull(self, image: str, say: Say) -> LocalImage | None:
+        for engine in sorted(LAYERED, key=lambda name: name != self._job.runtime):
+            program = program_of(engine)
+            if program is None:
+                continue
+            say(f"not available there; {engine} pulls {image} here")
+            try:
+                asked = {"engine": engine, "program": program}
+                pull(ask_here, self._job, image, asked, self._environ)
+            except ShantyError:
+                continue
+            return find_here(image, engine)
+        return None
+
+    def _sent(self, own: LocalImage, ask: Ask, found: Mapping[str, Any], say: Say) -> Any:
+        there = found["image"]
+        if there is not None:
+            same_id = plain_digest(own.id) == plain_digest(there["id"])
+            if same_id or own.content == there.get("content"):
+                return there
+        engine, program = found["engine"], found["program"]
+        named = {"engine": engine, "program": program, "id": own.id}
+        answer = ask("image-have", **named, layers=list(own.layers), content=own.content)
+        if own.arch and machine_of(own.arch) != answer["machine"]["architecture"]:
+            return None
+        if answer["image"] is not None:
+            return answer["image"]
+        with self._lock:  # it is read once for all hosts
+            config = keep_here(own, self._home, answer["missing"], say)
+        self._send(answer["missing"], own.name, ask, say)
+
+        def told(said: Mapping[str, Any]) -> None:
+            say(str(Step("", f"{engine} takes {own.name}", said["done"], said["total"])))
+
+        return ask("image-load", data=config, progress=told, **named, name=own.name)["image"]
+
+    def _send(self, digests: Sequence[str], title: str, ask: Ask, say: Say) -> None:
+        """Send layers that the store here has to the store of a host."""
+        sizes = {digest: Path(layers.path_of(digest)).stat().st_size for digest in digests}
+        done, total = 0, sum(sizes.values())
+        for digest, size in sizes.items():
+            with Path(layers.path_of(digest)).open("rb") as file:
+                step = Step("", f"layers of {title}", done, total)
+                data = read_and_report(file, step, lambda one: say(str(one)))
+                ask("layer-put", data=data, size=size, hash=digest)
+            done += size
+
+    # ----------------------------------------------------------------------- image files
+
+    def file(self, image: str, ask: Ask, say: Say) -> str:
+        """The path on the host of an image file of this machine, which is sent where it lacks it.
+
+        A file that is not here may be there. Folders are not sent.
+        """
+        path = Path(image)
+        if not path.is_file():
+            return image
+        status = path.stat()
+        state = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
+
+        def digest() -> str:
+            say(f"reads {path}")
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        name = remembered(
+            self._home / "cache" / "image-files.json",
+            hashlib.sha256(state.encode()).hexdigest(),
+            digest,
+        )
+        answer = ask("image-file-have", hash=name, length=status.st_size, path=str(path))
+        if not answer["have"]:
+            step = Step("", path.name, 0, status.st_size)
+            named = {"kind": "images", "hash": name, "name": layers.IMAGE_FILE}
+            with path.open("rb") as file:
+                data = read_and_report(file, step, lambda one: say(str(one)))
+                answer = ask("file-put", data=data, size=status.st_size, **named)
+        return str(answer["path"])
+
+
+def machine_of(architecture: str) -> str:
+    """The name that kernels have for what images call this kind of processor."""
+    return _ARCHITECTURES.get(architecture, architecture)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shanty.launch.cluster.wheels import Member
+from shanty.launch.content.wheels import Member
 from shanty.runtime.containers.archive import BLOCK, pieces
 from shanty.runtime.errors import PrepareError, UsageError
 
@@ -186,9 +186,9 @@ def _scripts(source: Path | bytes, python: str) -> Iterator[tuple[str, bytes]]:
 def blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
     """The tar of these files and of the folders that they are in, in pieces of any size.
 
-    Of two of one path the last one counts. All belong to root, and no time is of today.
+    The last of several files of one path counts. All belong to root, with a fixed time.
     """
-    known = {_normal(entry.path): entry for entry in entries}
+    known = {posixpath.normpath(entry.path).lstrip("/"): entry for entry in entries}
     folders = {parent for path in known for parent in _parents(path)}
     for path in sorted(folders | known.keys()):
         entry = known.get(path)
@@ -218,10 +218,6 @@ def _file(path: str, entry: Entry) -> Iterator[bytes]:
         what = f"{entry.content} was changed while it was read"
         raise PrepareError(what, fix="run the command again")
     yield bytes(-size % _PADDING)
-
-
-def _normal(path: str) -> str:
-    return posixpath.normpath(path).lstrip("/")
 
 
 def _parents(path: str) -> Iterator[str]:

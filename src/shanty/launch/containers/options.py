@@ -8,7 +8,6 @@ from pathlib import Path
 
 from shanty.launch.user_path import user_path
 from shanty.runtime.errors import PrepareError, UsageError
-from shanty.runtime.plan import Node
 from shanty.runtime.spec import JobSpec, Module, Script
 
 IMAGE_MPI = "image"  # the value of --mpi that takes the image's own
@@ -31,7 +30,7 @@ def mount(text: str, folder: Path) -> tuple[str, str, str]:
     kind = parts.pop(0) if parts[0] in ("pvc", "run") and len(parts) == 3 else ""
     own = kind == "run" and parts[0] != "artifacts"
     if len(parts) != 2 or not all(parts) or own:
-        raise UsageError(f"{text!r} is no mount", fix="write --mount SRC:DST or SRC:DST:ro")
+        raise UsageError(f"invalid mount {text!r}", fix="write --mount SRC:DST or SRC:DST:ro")
     source, target = parts
     if not target.startswith("/"):
         raise UsageError(
@@ -62,16 +61,16 @@ def refuse_outside(job: JobSpec, *, pods: bool = False) -> None:
     named = [name for name, value in given.items() if value]
     if named:
         raise UsageError(
-            f"{named[0]} is for containers, and there is no --image",
+            f"{named[0]} is for containers, and --image is not given",
             fix=f"add --image IMAGE, or leave {named[0]} out",
         )
     if job.mpi == IMAGE_MPI:
-        raise UsageError(f"--mpi {IMAGE_MPI} takes the MPI of an image, and there is no --image")
+        raise UsageError(f"--mpi {IMAGE_MPI} takes the MPI of an image, and --image is not given")
 
 
-def refuse_without_python(job: JobSpec, nodes: Sequence[Node]) -> None:
-    """PrepareError where a Python script is to run in an image without Python."""
-    if not all(node.python for node in nodes) and isinstance(job.command, (Script, Module)):
+def refuse_without_python(job: JobSpec, pythons: Sequence[str]) -> None:
+    """PrepareError where a Python script is to run in an image without Python ("")."""
+    if not all(pythons) and isinstance(job.command, (Script, Module)):
         raise PrepareError(
             f"the image {job.image} has no Python of version 3.9 or newer",
             "a Python script needs one; compiled programs do not",

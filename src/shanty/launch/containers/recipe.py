@@ -5,22 +5,21 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from shanty.launch import interpreter
-from shanty.launch.cluster import content_store, environment, wheels, workspace
-from shanty.launch.cluster.content_store import KEPT, refuse_foreign, wheel_tags
-from shanty.launch.cluster.environment import TOOLS, Environment, Package
-from shanty.launch.cluster.parallel import Say
 from shanty.launch.containers.layer import Entry, Venv, installed
+from shanty.launch.content import content_store, environment, wheels, workspace
+from shanty.launch.content.content_store import KEPT, refuse_foreign, wheel_tags
+from shanty.launch.content.environment import TOOLS, Environment, Package
+from shanty.launch.transport.parallel import Say
 from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
@@ -31,7 +30,6 @@ CODE = "/work"
 _LARGE = 64 << 20  # bytes of a package that has a layer of its own
 _MOST = 12  # layers for large packages; engines take about a hundred in all
 _INSTALL_LIMIT = 3600  # seconds for pip
-_LAST_LINES = 12
 _OTHER_FILE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S.*?)(?:\s+#.*)?$")
 
 
@@ -47,25 +45,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """An image to build on, as it was found: its id, its Python, and what that has.
+    """An image to build on, as it was found: its id, its packages, their versions by name.
 
-    `version`, `key` and `tag` are those of `Venv`. `machine` has the facts that decide which
-    packages run there; `packages` are versions by name.
+    `venv` is the environment that is put into an image on this one. `machine` has the facts that
+    decide which packages run there.
     """
 
     name: str
     id: str
-    python: str
-    version: str
-    key: str
-    tag: str
+    venv: Venv
     machine: Mapping[str, str]
     packages: Mapping[str, str]
-
-    @property
-    def venv(self) -> Venv:
-        """The environment that is put into an image on this one."""
-        return Venv(f"{FOLDER}/venv", self.python, self.version, self.key, self.tag)
 
 
 # -------------------------------------------------------------------------- which environment
@@ -81,8 +71,8 @@ def chosen(
 ) -> tuple[Environment, str]:
     """The environment whose packages are taken, and words for where they come from.
 
-    It is the one that a run would take. Where `requirements` names a file, or there is no
-    environment and the workspace `folder` has such a file, one is made of that.
+    A run would take the same environment. If `requirements` names a file, or if no environment is
+    chosen and the workspace `folder` has such a file, an environment is made of that file.
     """
     found = interpreter.choose(python, folder, environ)
     file = folder / requirements if requirements else None
@@ -93,7 +83,7 @@ def chosen(
     if file is None:
         return environment.local_environment(found, home), found
     if not file.is_file():
-        raise NotFoundError(f"there is no {file}", fix="check --requirements")
+        raise NotFoundError(f"{file} not found", fix="check --requirements")
     if not _lines(file):
         raise PrepareError(f"{file} names no packages", fix="leave --requirements out")
     made = _made_of(file, found, folder, home, say)
@@ -114,7 +104,7 @@ def _lines(file: Path) -> list[str]:
 
 def _all_lines(file: Path, seen: set[Path]) -> Iterator[str]:
     """The same, with those of the files that they name (-r, -c)."""
-    if file.is_file() and file.resolve() not in seen:  # the installer tells of one that is missing
+    if file.is_file() and file.resolve() not in seen:  # the installer reports a missing file
         seen.add(file.resolve())
         for line in _lines(file):
             yield line
@@ -153,7 +143,7 @@ def _installer(python: str) -> list[str]:
     uv = wheels.local_uv()
     if uv is None:
         raise PrepareError(
-            "there is neither pip nor uv to get packages with",
+            "neither pip nor uv is there to get packages",
             f"{sys.executable} has no module pip, and no uv is on PATH",
             f"{sys.executable} -m ensurepip, or leave --requirements out",
         )
@@ -161,13 +151,9 @@ def _installer(python: str) -> list[str]:
 
 
 def _run(words: Sequence[str], folder: Path, what: str) -> None:
-    done = subprocess.run(
-        words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", timeout=_INSTALL_LIMIT, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        tail = "\n".join(done.stdout.strip().splitlines()[-_LAST_LINES:])
-        raise PrepareError(what, tail, "the lines above are the installer's")
+    said = wheels.complaint(words, folder, os.environ, _INSTALL_LIMIT)
+    if said is not None:
+        raise PrepareError(what, said, "the lines above are the installer's")
 
 
 # ------------------------------------------------------------------------------- which layers
@@ -200,8 +186,8 @@ def _mpi_part(mpi: Installation, base: Base, home: Path) -> Part:
     if mpi.origin == "system":
         raise PrepareError(
             f"{title} of this machine cannot be put into an image",
-            f"it is a package of the system ({mpi.prefix}), and needs others of it",
-            f"shanty mpi install {mpi.flavour} gets one that can; or take a base image that has "
+            f"it is a system package ({mpi.prefix}) and needs other system packages",
+            f"shanty mpi install {mpi.flavour} gets one to put in; or take a base image that has "
             "it, with --mpi image",
         )
     package = content_store.mpi_package(mpi, home)
@@ -215,8 +201,8 @@ def _mpi_part(mpi: Installation, base: Base, home: Path) -> Part:
             else:
                 yield Entry(place, source, bool(source.stat().st_mode & 0o100))
 
-    sizes = (package.root / path for path in package.files)
-    return Part(title, f"mpi {package.hash}", make, _size(sizes))
+    size = sum((package.root / path).lstat().st_size for path in package.files)
+    return Part(title, f"mpi {package.hash}", make, size)
 
 
 def _package_parts(base: Base, packages: Environment, home: Path) -> list[Part]:
@@ -246,7 +232,10 @@ def _package_parts(base: Base, packages: Environment, home: Path) -> list[Part]:
         size = sum(sizes[one.name] for one, _ in chosen)
         return Part(title, _hash(["packages", venv.folder, venv.key, *keys]), make, size)
 
-    found = [part(f"{n} {_version(plain, n)}", [p for p in plain if p[0].name == n]) for n in large]
+    found = []
+    for name in large:
+        chosen = [each for each in plain if each[0].name == name]
+        found.append(part(f"{name} {chosen[0][0].version}", chosen))
     rest = [each for each in plain if each[0].name not in large]
     if rest:
         found.append(part(f"{len(rest)} packages" if len(rest) > 1 else rest[0][0].name, rest))
@@ -299,10 +288,6 @@ def _identity(package: Package) -> str:
         raise PrepareError(f"{package.name} cannot be put into an image", error.why, fix) from error
 
 
-def _version(packages: Sequence[tuple[Package, Any]], name: str) -> str:
-    return next(one.version for one, _ in packages if one.name == name)
-
-
 def _code_part(folder: Path, home: Path, say: Say) -> Part:
     found = workspace.manifest(folder, workspace.cache_file(folder, home), say)
     entries = [
@@ -320,10 +305,6 @@ def _recorded_size(info: Path) -> int:
     except OSError:
         return 0
     return sum(int(size) for size in re.findall(r",(\d+)\s*$", text, re.MULTILINE))
-
-
-def _size(paths: Iterable[Path]) -> int:
-    return sum(path.lstat().st_size for path in paths)
 
 
 def _hash(parts: Sequence[str]) -> str:

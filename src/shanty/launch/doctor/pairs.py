@@ -1,4 +1,4 @@
-"""Finds what is wrong between hosts: by comparing their facts, and by trying."""
+"""Finds problems between hosts: compares their facts, and lets them try to reach each other."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import keys, reachability
 from shanty.launch.doctor.facts import Seen
 from shanty.launch.finding import Finding, Level
+from shanty.launch.transport import keys, reachability
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rundir import new_id
 
-# Seconds. Files of two hosts are compared by their times (make, rsync), and logs laid side by
-# side; time servers keep clocks within milliseconds, so this much means that none does.
+# Seconds. Programs compare the times of files on two hosts (make, rsync), and people compare logs.
+# A time server keeps clocks within milliseconds, so a larger difference means that there is none.
 CLOCKS = 5.0
-Ways = Mapping[str, Mapping[str, Any]]  # of the lead host to each, as the verb `find-ssh` tells
+# How the lead host reaches each worker: what the verb `find-ssh` returns.
+Ways = Mapping[str, Mapping[str, Any]]
 Known = Mapping[str, Sequence[str]]  # the known_hosts lines of each host
-_REACH = 2.0  # seconds to get through: TCP sends a lost first packet again after one
+_REACH = 2.0  # seconds for a connection: TCP repeats a lost first packet after one second
 _SHORTEST = 0.5
-_LEAST = 1.0  # seconds without which a key is not tried
+_LEAST = 1.0  # with fewer seconds left, no key is tried
 _AT_ONCE = 32
-_ANOTHER = "Host key verification failed"  # so says ssh
-_KEY_LIFE = 60.0  # seconds that a key on trial is accepted, should nobody take it out
+_ANOTHER = "Host key verification failed"  # ssh's message
+_KEY_LIFE = 60.0  # seconds after which a trial key expires, in case it is not removed
 
 
 def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """Compares the hosts' facts; pure."""
+    """Compares the facts of the hosts; pure."""
     first: dict[str, Seen] = {}
     for one in seen:
         other = first.setdefault(one.survey["instance"], one)
@@ -39,13 +40,13 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
             yield one.error(
                 "same-host",
                 f"it is the same machine as {other.name}",
-                f"both say that they are {one.survey['hostname']}",
-                f"name it once, with the sum of its slots: {other.name}:N",
+                f"both have the host name {one.survey['hostname']}",
+                f"list it once, with the sum of its slots: {other.name}:N",
             )
     yield from _clocks(seen)
     machines = distinct_machines(seen)
     if not any(one.health.get("resolves") for one in machines):
-        return  # as in every run
+        return  # a run does not ask for names
     addresses = {one.name: _addresses(one) for one in machines}
     for one in machines:
         for other in machines:
@@ -54,12 +55,12 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
 
 
 def distinct_machines(seen: Sequence[Seen]) -> list[Seen]:
-    """Returns the hosts, of those that are one machine only the first."""
+    """Returns the hosts; where several names are one machine, only the first."""
     return list({one.survey["instance"]: one for one in reversed(seen)}.values())[::-1]
 
 
 def _clocks(seen: Sequence[Seen]) -> Iterator[Finding]:
-    """Finds clocks that differ from most others, of which this machine's is one."""
+    """Finds clocks that differ from the majority; the clock of this machine counts too."""
     errors = {"": 0.0} | {o.name: o.clock_error for o in seen if o.clock_error is not None}
     doubts = {"": 0.0} | {one.name: one.clock_doubt for one in seen}
 
@@ -70,15 +71,15 @@ def _clocks(seen: Sequence[Seen]) -> Iterator[Finding]:
     for name, error in errors.items():
         if not agree(name, most):
             ahead = error - errors[most]
-            # with a single host it is its word against this machine's
-            than = "this machine's" if most == "" else "the hosts'"
+            # with a single host, either clock may be wrong
+            than = "the clock of this machine" if most == "" else "the clocks of the hosts"
             yield Finding(
                 "clock-off",
                 Level.WARNING,
                 name,
                 f"its clock is {_time(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} {than}",
                 f"measured to {max(0.001, doubts[name] + doubts[most]):.3g} s",
-                "let a time server set it: timedatectl set-ntp true",
+                "enable time synchronization: timedatectl set-ntp true",
                 "" if name else "sudo timedatectl set-ntp true",
             )
 
@@ -90,17 +91,17 @@ def _time(seconds: float) -> str:
 
 
 def _names(one: Seen, other: Seen, own: Collection[str]) -> Iterator[Finding]:
-    """Checks that `one` resolves the names of `other` to one of the addresses `own`."""
+    """Checks that `one` resolves the names of `other` to an address in `own`."""
     meant: Mapping[str, Sequence[str] | None] = one.health.get("resolves", {})
     for name in dict.fromkeys((other.name, str(other.survey["hostname"]))):
         found = {_plain(each) for each in meant.get(name) or ()}
         if found and found.isdisjoint(own) and not _is_translated(found, own):
             yield one.finding(
-                Level.NOTE,  # shanty goes by numbers
+                Level.NOTE,  # shanty connects to numeric addresses
                 "name-differs",
-                f"it takes {name} for {' and '.join(sorted(found))}, which is not {other.name}'s",
+                f"it resolves {name} to {' and '.join(sorted(found))}, not to {other.name}",
                 f"{other.name} has {', '.join(sorted(own))}",
-                f"shanty goes by addresses; for other programs mend {name} in its /etc/hosts",
+                f"shanty uses addresses; for other programs, correct {name} in its /etc/hosts",
             )
             return
 
@@ -117,14 +118,16 @@ def _plain(address: str) -> str:
 
 
 def _is_translated(meant: Collection[str], own: Collection[str]) -> bool:
-    """True where a host with private addresses is known by a public one, as in a cloud."""
+    """True where a host has private addresses and its name a public one, as in a cloud."""
     there, here = (any(ipaddress.ip_address(e).is_global for e in each) for each in (meant, own))
     return there and not here
 
 
 def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
-    """Lets the hosts try to reach each other, until time.monotonic() is `until`; the first is the
-    lead, which tries all others side by side. ShantyError when it is lost."""
+    """Lets the first host, the lead, try to reach all others at once.
+
+    Ends when time.monotonic() is `until`. ShantyError when the lead host is lost.
+    """
     hosts = [one for one in distinct_machines(seen) if one.client is not None]
     if len(hosts) < 2:
         return
@@ -139,16 +142,16 @@ def between(seen: Sequence[Seen], until: float) -> Iterator[Finding]:
         yield from _key_trial(lead, reached, ways, known, until)
     blocked = [one for one in workers if not found[one.name].found]
     left = until - time.monotonic() - _SHORTEST
-    if blocked and left > _SHORTEST:  # a host under load may only have been slow
+    if blocked and left > _SHORTEST:  # a host under load may just have been slow
         found.update(_ways(lead, blocked, min(_REACH, left)))
     for one in blocked:
         if not found[one.name].found:
             yield one.error(
                 "lead-blocked",
-                f"the lead host {lead.name} does not get to its sshd",
+                f"the lead host {lead.name} cannot reach its sshd",
                 found[one.name].tried,
-                f"let its firewall pass TCP to its ssh port from {lead.name}, or name another "
-                "host first: that is the lead host then",
+                f"allow TCP from {lead.name} to its ssh port in its firewall, or list another "
+                "host first, which is then the lead host",
             )
 
 
@@ -181,21 +184,21 @@ def _same_keys(hosts: Sequence[Seen], known: Known) -> Iterator[Finding]:
         if shared:
             yield one.warning(
                 "same-host-key",
-                f"it has the same ssh host key as {shared[-1].name}, so either can pass for the "
-                "other",
-                "the two were copied from one disk",
-                f"make new ones on {one.name} (sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A), "
-                f"then forget the old one here: ssh-keygen -R {one.name}",
+                f"it has the same ssh host key as {shared[-1].name}, so either can impersonate "
+                "the other",
+                "both were copied from the same disk",
+                f"make new keys on {one.name} (sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -A), "
+                f"then remove the old key here: ssh-keygen -R {one.name}",
             )
 
 
 def _key_trial(
     lead: Seen, workers: Sequence[Seen], ways: Ways, known: Known, until: float
 ) -> list[Finding]:
-    """Authorizes a new key on every worker, lets the lead host try it, and removes it.
+    """Authorizes a new key on every worker, lets the lead host log in with it, and removes it.
 
-    Where no key can be added, the lead host's own are tried, as in a run. Returns a finding for
-    each worker that refuses; `ways` are the lead's to each.
+    Where no key can be added, the lead host tries its own keys, as in a run. Returns a finding for
+    each worker that refuses the login; `ways` says how the lead host reaches each.
     """
     run = new_id(time.time())
     index = {one.name: number for number, one in enumerate(workers, 1)}
@@ -203,7 +206,7 @@ def _key_trial(
         pair = keys.make_pair(Path(folder))
 
     def authorize(one: Seen) -> tuple[str, str, str]:
-        """Adds the key; returns an error or "", why it cannot be added, and what sshd may mind."""
+        """Adds the key; returns an error, why no key can be added, what sshd may reject; or ""."""
         way = ways[one.name]
         args: dict[str, Any] = {
             "run": run,
@@ -221,7 +224,7 @@ def _key_trial(
         return "", answer["refused"], "; ".join(answer["findings"])
 
     def attempt(key: str, tried: Sequence[Seen]) -> dict[str, Any]:
-        """Returns what became of the lead host's logins, by the names of the hosts."""
+        """Lets the lead host log in with the key; returns the outcomes by the names of hosts."""
         timeout = max(_LEAST, until - time.monotonic() - _SHORTEST)
         answer = lead.asked.ask(
             "try-key",
@@ -242,7 +245,7 @@ def _key_trial(
         return dict(zip((o.name for o in tried), answer.values["tries"], strict=True))
 
     def revoke(one: Seen) -> None:
-        # the line expires by itself, and the RPC client takes it out when it goes
+        # the line expires, and the RPC server removes it when it ends
         with suppress(ShantyError):
             one.asked.ask("revoke", run=run, index=index[one.name], patience=5.0)
 
@@ -258,7 +261,7 @@ def _key_trial(
     found = []
     for one, (error, closed_by, doubts) in authorized:
         outcome = outcomes.get(one.name, {"code": 1, "text": error})
-        if outcome["code"]:  # None is no answer in time: a slow host, no refusal
+        if outcome["code"]:  # None means that the answer was late: a slow host, not a refusal
             address = ways[one.name]["peer"]
             found.append(_refused(lead, one, address, str(outcome["text"]), closed_by or doubts))
     return found
@@ -269,16 +272,16 @@ def _refused(lead: Seen, one: Seen, address: str, text: str, doubts: str) -> Fin
     if _ANOTHER in text:
         return one.error(
             "lead-blocked",
-            f"at its address {address} the lead host {lead.name} gets to another machine",
+            f"the lead host {lead.name} reaches another machine at its address {address}",
             evidence,
-            f"see who has {address} on the network of {lead.name}",
+            f"find the machine with the address {address} on the network of {lead.name}",
         )
     return one.error(
         "run-key-refused",
-        f"its sshd takes no key that a run puts into authorized_keys, so {lead.name} cannot log in",
+        f"its sshd ignores the key that a run adds to authorized_keys; {lead.name} cannot log in",
         evidence,
-        "let its sshd read ~/.ssh/authorized_keys (AuthorizedKeysFile, PubkeyAuthentication, "
-        "AllowUsers, StrictModes): its log says which it is, `sudo sshd -T` shows them all",
+        "let its sshd read ~/.ssh/authorized_keys: its log names the setting (AuthorizedKeysFile, "
+        "PubkeyAuthentication, AllowUsers, StrictModes), `sudo sshd -T` shows them all",
     )
 
 

@@ -1,6 +1,6 @@
-"""Checks this machine: before a run on it, and when the doctor is asked.
+"""Checks this machine: before a run on it, and for `shanty doctor`.
 
-A run here starts in less time than all checks take, so they are imported where they are needed.
+A run here starts in less time than the checks take to import, so they are imported where used.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from shanty.launch.finding import Finding
     from shanty.runtime.mpi.installation import Installation
 
-_PLENTY = 64 << 20  # bytes in /dev/shm that a few ranks never need in whole
+_PLENTY = 64 << 20  # bytes in /dev/shm: more than a few ranks need
 _BEFORE_RUN = ("tmp-full", "shm-full", "shm-small", "memory-short", "memory-limit")
-# What matters on a machine that starts runs but holds no ranks: they are written down here.
+# What matters on a machine that starts runs but holds no ranks: it stores the runs.
 _OF_THE_START = ("home-readonly", "disk-full", "inodes-full")
 
 
 def check_before_run(
     job: JobSpec, home: Path, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> None:
-    """Looks at two folders, and at more only where these call for it; FoundError for errors."""
+    """Checks two folders, and the rest only if these are nearly full; FoundError for errors."""
     tmp = capacity.folder("/tmp")
     shared = capacity.folder(platform.SHARED_MEMORY) if platform.SHARED_MEMORY else {}
     little = shared.get("free", _PLENTY) < _PLENTY
@@ -61,7 +61,7 @@ def check_capacity(job: JobSpec, ranks: int) -> None:
 def findings(
     job: JobSpec, home: Path, environ: Mapping[str, str], *, holds_ranks: bool
 ) -> list[Finding]:
-    """Finds what is wrong here; `holds_ranks` says that the job's ranks run on this machine."""
+    """Finds problems of this machine; `holds_ranks` where ranks of the job run on it."""
     from shanty.launch.doctor.facts import HERE, Seen, need_of
     from shanty.launch.doctor.hosts import of_host
     from shanty.runtime.rpc import health, survey
@@ -78,7 +78,7 @@ def findings(
 def _mpi(
     job: JobSpec, home: Path, environ: Mapping[str, str]
 ) -> tuple[Installation | None, list[Finding]]:
-    """Returns the MPI that the job takes, and findings where it is missing or damaged."""
+    """Returns the MPI of the job, and findings where it is missing or damaged."""
     from shanty.launch import interpreter, mpis
     from shanty.launch.finding import Finding, Level
     from shanty.runtime.mpi import detect
@@ -97,7 +97,7 @@ def _mpi(
             "",
             f"the MPIs in {prefix} have overwritten each other",
             damage,
-            "shanty takes a whole one; for other programs leave only one of them there",
+            "shanty uses an undamaged MPI; for other programs, keep only one of them there",
         )
         for prefix in prefixes
         if (damage := detect.clobbered(prefix)) is not None

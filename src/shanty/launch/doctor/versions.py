@@ -1,4 +1,4 @@
-"""Tells the versions of what a run on this machine is made of; nothing of it is imported."""
+"""Finds the versions of the software that a run on this machine uses, without importing it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shanty import __version__
+from shanty._version import __version__
 from shanty.launch import interpreter, mpis
 from shanty.runtime.errors import NotFoundError, PrepareError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.rpc.python_environment import described
 from shanty.runtime.spec import JobSpec
 
-# What scripts are written with, as its distributions are called.
+# The distributions that scripts are written with.
 _FRAMEWORKS = (
     "mpi4py", "torch", "tensorflow", "tensorflow-cpu", "jax", "keras", "mlx", "chainer", "xgboost",
     "xgboost-cpu", "lightgbm", "horovod", "deepspeed", "scikit-learn", "numpy",
@@ -23,7 +23,7 @@ _FRAMEWORKS = (
 def versions(job: JobSpec, home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return `shanty`, `python` (path, version, packages), and `mpis`, each with `taken`.
 
-    PrepareError where the Python that a run would take cannot be asked.
+    PrepareError where the Python of a run cannot be asked.
     """
     path = interpreter.choose(job.python, Path(job.workdir), environ)
     python = described(path)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,21 @@ _RETRIES = 6  # of a request that the server could not take at the moment
 _BACKOFF = 0.2  # seconds before the first of them, then twice as many each time
 _TEMPORARY = (429, 500, 502, 503, 504)
 _UNABLE = (429, 502, 503, 504)  # those that say nothing of the request itself
-_WATCHED = 240  # seconds after which a watch is to be begun anew, so that dead ones are noticed
+_WATCHED = 240  # seconds after which a watch is begun again, so that a dead one is noticed
 _RENEWED = 30.0  # seconds between two renewals of credentials
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # seconds, tries
+_CONFLICT, _GONE = 409, 404  # of HTTP
+_TRIES, _PAUSE = 5, 0.5  # of a request that met another one (a quota's), and seconds between them
+_PLURALS = {
+    "Job": "jobs", "ConfigMap": "configmaps", "Secret": "secrets", "MPIJob": "mpijobs",
+    "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes",
+}  # fmt: skip
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXTRA = "pip install 'kubernetes>=30' (shanty's extra of that name)"
 
 
 class ApiError(PrepareError):
-    """The cluster has refused a request; `status` is HTTP's, `reason` and `message` its own."""
+    """The cluster has refused a request, with the `status` of HTTP, a `reason` and a `message`."""
 
     def __init__(self, what: str, why: str, fix: str, status: int, reason: str) -> None:
         super().__init__(what, why, fix)
@@ -53,7 +60,7 @@ class Cluster:
     def __init__(self, place: str, environ: Mapping[str, str]) -> None:
         """`place` is "CONTEXT/NAMESPACE", either empty for the current one, or a context.
 
-        PrepareError where there is no such context, or the client library is missing.
+        PrepareError where the context or the client library is missing.
         """
         self.requests = 0  # that were made, those for WebSockets too
         self._environ = environ
@@ -86,8 +93,8 @@ class Cluster:
         mounted = (_SERVICE_ACCOUNT / "token").exists() and not here and not context
         if not here and not mounted:
             raise PrepareError(
-                "there is no cluster to go to", f"{files} is not there",
-                "get a kubeconfig from whoever runs the cluster, and name it in KUBECONFIG",
+                "no Kubernetes cluster is configured", f"{files} does not exist",
+                "get a kubeconfig from the administrator of the cluster, and name it in KUBECONFIG",
             )  # fmt: skip
         configuration = client.Configuration()
         configuration.socket_options = _socket_options()
@@ -123,7 +130,7 @@ class Cluster:
                     return {"authorization": self._configuration.get_basic_auth_token()}
         except Exception as error:  # whatever a credential plugin, or its service, does
             raise UnreachableError(
-                f"there are no credentials for the cluster {self.context}", str(error),
+                f"no credentials for the cluster {self.context}", str(error),
                 "log in again, as your cluster's manual says (kubectl get pods must work)",
             ) from error  # fmt: skip
         return {}  # a client's certificate
@@ -153,7 +160,7 @@ class Cluster:
         raise AssertionError
 
     def _renew(self, used: Mapping[str, str]) -> bool:
-        """Read the credentials anew, which somebody may have renewed; False where that is no use.
+        """Read the credentials again, which may have been renewed; False where that does not help.
 
         `used` are those that were not accepted: another thread may have others by now.
         """
@@ -172,7 +179,7 @@ class Cluster:
         return UnreachableError(
             f"the cluster {self.context or 'that this pod is in'} does not answer",
             f"{self.server}: {reason}",
-            "see to the network, a VPN, or whether the cluster is up: kubectl cluster-info",
+            "check the network, a VPN, and that the cluster is up: kubectl cluster-info",
         )
 
     # ------------------------------------------------------------------------------ asking
@@ -184,25 +191,24 @@ class Cluster:
         body: Object | None = None,
         *,
         kind: str = "application/json",
-        patience: float = PATIENCE,
         retries: int = _RETRIES,
     ) -> Object:
         """Make a request and return what came; waits and asks again where the server is busy.
 
         ApiError where it is refused, UnreachableError where nobody answers.
         """
-        answer = self._ask(method, path, body, kind, patience, retries).data
+        answer = self._ask(method, path, body, kind, retries).data
         try:
             return dict(json.loads(answer or "{}"))
         except (ValueError, TypeError) as error:  # a proxy's page, most often
             said = bytes(answer[:80]).decode(errors="replace")
-            raise self._silent(f"what answers is no API server: {said!r}") from error
+            raise self._silent(f"the server that answers is not an API server: {said!r}") from error
 
     def stream(self, path: str) -> Iterator[bytes]:
         """What a GET returns, piece by piece as it comes: logs, a watch. Raises as `call`."""
         import urllib3
 
-        answer = self._ask("GET", path, None, "", _WATCHED + PATIENCE, 0, whole=False)
+        answer = self._ask("GET", path, None, "", 0, whole=False)
         try:
             yield from answer.stream(decode_content=True)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -216,13 +222,13 @@ class Cluster:
         path: str,
         body: Object | None,
         kind: str,
-        patience: float,
         retries: int,
         *,
         whole: bool = True,
     ) -> Any:
         import urllib3
 
+        patience = PATIENCE if whole else _WATCHED + PATIENCE
         policy = urllib3.Retry(
             retries, connect=min(2, retries), read=min(2, retries), backoff_factor=_BACKOFF,
             status_forcelist=_TEMPORARY, allowed_methods=None, raise_on_status=False,
@@ -257,6 +263,38 @@ class Cluster:
         """The path of the objects of a kind in our namespace, or of one of them."""
         return f"/{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
+    def path_of(self, one: Object, *, named: bool = False) -> str:
+        """The path of an object's kind in our namespace, or of the object itself."""
+        group = f"apis/{one['apiVersion']}" if "/" in one["apiVersion"] else "api/v1"
+        return self.path(_PLURALS[one["kind"]], one["metadata"]["name"] if named else "", group)
+
+    def try_out(self, one: Object) -> Object:
+        """Have the API server check an object without making it; returns what it has read."""
+        return self.call("POST", f"{self.path_of(one)}?dryRun=All&fieldValidation=Strict", one)
+
+    def create(self, one: Object) -> Object:
+        """Make an object, unless it exists: then the request was repeated."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return self.call("POST", self.path_of(one), one)
+            except ApiError as error:
+                if error.reason == "AlreadyExists":
+                    break
+                if error.status != _CONFLICT or not left:
+                    raise
+                time.sleep(_PAUSE)
+        if one["kind"] in ("ConfigMap", "Secret"):  # which nobody needs to read
+            return one
+        return self.call("GET", self.path_of(one, named=True))
+
+    def delete(self, path: str) -> None:
+        """Delete an object and all that it owns, unless it is gone."""
+        try:
+            self.call("DELETE", path, {"propagationPolicy": "Background"})
+        except ApiError as error:
+            if error.status != _GONE:
+                raise
+
     def watch(self, path: str, selector: str, version: str) -> Iterator[tuple[str, Object]]:
         """What happens to the selected objects after `version`: ("ADDED", object) and so on.
 
@@ -279,7 +317,7 @@ class Cluster:
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
-    """A connection whose other end is gone is noticed within half a minute."""
+    """The options by which a connection that broke is noticed within half a minute."""
     options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
     options.append((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
     known = [(name, value) for name, value in _KEEPALIVE if hasattr(socket, name)]
@@ -287,7 +325,7 @@ def _socket_options() -> list[tuple[int, int, int]]:
 
 
 def _websocket(configuration: Any, url: str, headers: Mapping[str, str]) -> Any:
-    """A WebSocket by the client's configuration; its own function for that waits for ever."""
+    """A WebSocket by the client's configuration; the client's own function has no time limit."""
     import ssl
 
     from kubernetes.stream.ws_client import websocket_proxycare
@@ -351,32 +389,26 @@ def _of_kubeconfig(configuration: Any, files: str, place: str) -> tuple[str, str
             "name one of these: --on k8s:CONTEXT",
         )
     context = contexts[chosen]
-    with _heard() as said:
+    with _logged() as records:
         config.load_kube_config(files, chosen, configuration)
     users = {one.value["name"]: one.value["user"] for one in value.get("users") or ()}
     plugin = (users.get(context.get("user")) or {}).get("exec")
     if plugin and not (configuration.api_key or configuration.cert_file):
         raise PrepareError(
             f"the credential plugin {plugin.get('command')} gives no credentials",
-            "; ".join(said),
+            "; ".join(record.getMessage() for record in records),
             "log in again, as your cluster's manual says (kubectl get pods must work)",
         )
     return chosen, context.get("namespace") or "default"
 
 
 @contextmanager
-def _heard() -> Iterator[list[str]]:
-    """What the library logs meanwhile, which would come upon the terminal else."""
-    said: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    keep = Keep()
+def _logged() -> Iterator[list[logging.LogRecord]]:
+    """Collect what the library logs, which would otherwise appear on the terminal."""
+    keep = BufferingHandler(1000)
     logging.getLogger().addHandler(keep)
     try:
-        yield said
+        yield keep.buffer
     finally:
         logging.getLogger().removeHandler(keep)
 
@@ -393,7 +425,7 @@ def selector_of(labels: Mapping[str, str]) -> str:
 
 
 def _refused(status: int, body: bytes | str, place: str) -> ApiError:
-    """The error for an answer of HTTP's; `body` is a Status of Kubernetes, where it is one."""
+    """The error for an answer; its `body` should be a Status of Kubernetes."""
     try:
         said = json.loads(body)
         message, reason = str(said.get("message", "")), str(said.get("reason", ""))
@@ -408,8 +440,8 @@ def _refused(status: int, body: bytes | str, place: str) -> ApiError:
         )
     elif status == 403:
         what = f"the cluster does not allow it in namespace {namespace}"
-        fix = "what runs need is printed by `shanty k8s role` (with --operator for --as): ask for "
-        fix += "it, or choose a namespace"
+        fix = "`shanty k8s role` prints what runs need (with --operator for --as): ask for "
+        fix += "it, or choose another namespace"
     elif status == 404:
         what, fix = "the cluster does not have it", "see whether it was deleted"
     else:

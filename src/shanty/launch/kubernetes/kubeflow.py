@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from shanty.launch.kubernetes import objects
+from shanty.launch.kubernetes.options import KubernetesOptions
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -33,7 +34,7 @@ def made_of(
 ) -> list[Object]:
     """The objects of a job, the ConfigMap of its workspace first; `files` are by relative path."""
     for name in ("uid", "k8s_patch"):
-        if getattr(job, name) is not None:
+        if name in job.options:
             raise UsageError(
                 f"--{name.replace('_', '-')} is not for --as {kind}",
                 "the operator's pods are as their image has them",
@@ -60,17 +61,15 @@ def made_of(
 def _mpijob(
     job: JobSpec, run: str, implementation: str, pods: Mapping[str, Object]
 ) -> list[Object]:
+    own = KubernetesOptions.of(job)
     policy: Object = {
-        "cleanPodPolicy": "None" if job.keep else "Running",
+        "cleanPodPolicy": "None" if own.keep else "Running",
         "backoffLimit": job.retries,
     }
     if job.time_limit is not None:
         policy["activeDeadlineSeconds"] = int(job.time_limit)
-    scheduling: Object = {}
-    if job.queue:
-        scheduling["queue"] = job.queue
-    if job.priority_class:
-        scheduling["priorityClass"] = job.priority_class
+    asked = {"queue": own.queue, "priorityClass": own.priority_class}
+    scheduling = {key: value for key, value in asked.items() if value}
     if scheduling:
         policy["schedulingPolicy"] = scheduling
     spec = {
@@ -95,8 +94,8 @@ def _mpijob(
 def _trainjob(
     job: JobSpec, run: str, implementation: str, pods: Mapping[str, Object]
 ) -> list[Object]:
-    """A TrainJob, and the TrainingRuntime that it refers to: none that comes with Trainer is for
-    any MPI program."""
+    """A TrainJob, and the TrainingRuntime that it refers to: Trainer comes with none that fits
+    every MPI program."""
     name, slots = objects.name_of(run), objects.slots_of(job)
     jobs = [
         {"name": role, "template": {"spec": {"template": {
@@ -124,8 +123,9 @@ def _trainjob(
             "resourcesPerNode": objects.resources_of(job),
         },
     }
-    if job.queue:
-        train["labels"] = {"kueue.x-k8s.io/queue-name": job.queue}
+    queue = KubernetesOptions.of(job).queue
+    if queue:
+        train["labels"] = {"kueue.x-k8s.io/queue-name": queue}
     version = "trainer.kubeflow.org/v1alpha1"
     return [
         _object(version, "TrainingRuntime", job, run, runtime),
@@ -134,21 +134,23 @@ def _trainjob(
 
 
 def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Object:
-    own = dict(objects.pair("--k8s-label", text) for text in job.labels)
-    labels = {**own, objects.LABEL: run, objects.MANAGED: "shanty"}
-    if job.queue and kind == "MPIJob":
-        labels["kueue.x-k8s.io/queue-name"] = job.queue
+    own = KubernetesOptions.of(job)
+    labels = dict(objects.pair("--k8s-label", text) for text in own.labels)
+    labels |= {objects.LABEL: run, objects.MANAGED: "shanty"}
+    if own.queue and kind == "MPIJob":
+        labels["kueue.x-k8s.io/queue-name"] = own.queue
     metadata = {"name": objects.name_of(run), "labels": labels}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _template(job: JobSpec, run: str, pod: Object) -> Object:
-    own = dict(objects.pair("--k8s-label", text) for text in job.labels)
+    labels = KubernetesOptions.of(job).labels
+    own = dict(objects.pair("--k8s-label", text) for text in labels)
     return {"metadata": {"labels": {**own, objects.LABEL: run}}, "spec": pod}
 
 
 def _pod(job: JobSpec, run: str, items: list[Object]) -> Object:
-    """What a launcher and a worker have alike; a worker's command is the operator's (sshd)."""
+    """What launcher and workers have in common; the operator sets the workers' command (sshd)."""
     plain = objects.pod_of(job, run)
     own = (objects.SHM, "shanty-mount-")  # the rest is what our own pods need
     mounts = [one for one in plain["containers"][0]["volumeMounts"] if one["name"].startswith(own)]
@@ -181,7 +183,7 @@ def _line(job: JobSpec, flavour: Flavour) -> list[str]:
 
 
 def _workspace(run: str, files: Mapping[str, bytes]) -> tuple[Object, list[Object]]:
-    """The ConfigMap with the workspace, and at which paths its keys are to be seen."""
+    """The ConfigMap with the workspace, and the path of each of its keys."""
     keys = {f"f{number}": path for number, path in enumerate(sorted(files))}
     data = {key: base64.b64encode(files[path]).decode() for key, path in keys.items()}
     items = [{"key": key, "path": str(PurePosixPath(path))} for key, path in keys.items()]
@@ -191,8 +193,8 @@ def _workspace(run: str, files: Mapping[str, bytes]) -> tuple[Object, list[Objec
 
 
 def files_of(folder: Path, names: list[str]) -> dict[str, bytes]:
-    """The content of a workspace's files, by their relative paths; links that lead nowhere and
-    what is no file are left out. UsageError where it is more than a ConfigMap takes.
+    """The content of a workspace's files, by their relative paths; broken links and everything
+    else that is not a file are left out. UsageError where a ConfigMap cannot hold it.
     """
     files = [name for name in names if (folder / name).is_file()]
     size = sum((folder / name).stat().st_size for name in files)
@@ -200,7 +202,7 @@ def files_of(folder: Path, names: list[str]) -> dict[str, bytes]:
         raise UsageError(
             f"the workspace has {size / 1e6:.1f} MB, and a ConfigMap takes {_MOST / 1e6:.1f} MB",
             "the operator's pods get their code by one",
-            "put it into the image, leave out what is no code (.shantyignore), or run without "
+            "put it into the image, leave out what is not code (.shantyignore), or run without "
             "--as: shanty's own pods get any workspace",
         )
     return {name: (folder / name).read_bytes() for name in files}

@@ -1,8 +1,8 @@
-"""Reads somebody's MPIJob of Kubeflow's (v1, v2beta1) as a job for any target.
+"""Reads an MPIJob of Kubeflow (v1, v2beta1) as a job for any target.
 
 Pure. Each field is honoured, or named in a notice, or refused (`mpijob_fields`). A cluster gets the
 worker's pods as the manifest has them; the launcher has no pod of its own. What only the operator
-needs (keys, sshd, its host file) has no use here.
+needs (keys, sshd, its host file) is not used.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 # Flyte's program ends with 0 where a task fails, since its backend reads an error file.
 _FLYTE = "pyflyte-execute"
 _FLYTES_FETCHER = "pyflyte-fast-execute"  # gets the code, and starts the launcher's line
-# Of the worker's container: the first are read by themselves, the probes are for what it runs.
+# Fields of the worker's container that are read one by one, and those for its own command.
 _READ = ("name", "image", "command", "args", "env", "envFrom", "workingDir", "resources")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _NOT_OF_PODS = ("containers", "restartPolicy", "hostname", "subdomain")
 _REMOVED = "objects are removed when the run has ended, unless --keep is given"
-# The option that gives what a field of that name asks for.
+# What has the effect that a field of that name asks for.
 _ANYWHERE = {
     "backoffLimit": "--retries N starts again where a host was lost, not where the command failed",
     "restartPolicy": "--retries N starts again where a host was lost",
@@ -71,10 +71,10 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an MPIJob asks for: fields of JobSpec in `given`, and what of it cannot be kept.
+    """What an MPIJob asks for: fields of JobSpec in `given`, notes, and fields without effect.
 
-    `command` is None where the image's entry point has it. `ignored` are the paths of fields
-    without effect, each with what gives the same, or "". `namespace` is that of the object.
+    `command` is None where the image's entry point has it. `ignored` has the path of each field
+    without effect, and what has the same effect, or "". `namespace` is that of the object.
     """
 
     command: Raw | None
@@ -96,13 +96,13 @@ def read(
     env: Mapping[str, str] | None = None,
     usual: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Read the MPIJob in a file; UsageError where there is none, or not one.
+    """Read the MPIJob in a file; UsageError where the file has none, or several.
 
-    cluster: it is for Kubernetes. env: variables that win over those of the manifest; usual: those
-    that give values to what is the cluster's there.
+    `cluster` is true for a run on Kubernetes. `env` has variables that replace those of the
+    manifest, `usual` the values of variables whose values only the cluster knows.
     """
     if not path.exists():
-        raise NotFoundError(f"there is no file {path}")
+        raise NotFoundError(f"file {path} not found")
     objects: list[Any] = []
     for one in documents_of(path, "manifest"):
         is_list = isinstance(one, dict) and str(one.get("kind", "")).endswith("List")
@@ -132,7 +132,7 @@ def read(
 def manifest_of(
     job: Object, *, cluster: bool, env: Mapping[str, str], usual: Mapping[str, str]
 ) -> Manifest:
-    """What an MPIJob asks for; UsageError, with the path, for what it cannot have."""
+    """What an MPIJob asks for; UsageError with the path of an invalid field."""
     if job.get("apiVersion") not in VERSIONS:
         raise UsageError(
             f"an MPIJob of version {job.get('apiVersion')} is not known",
@@ -175,7 +175,7 @@ def manifest_of(
         "ranks_per_host": slots,
         "env": plain,
         "mpi": "image",
-        "k8s_patch": json.dumps(_patch(metadata, worker, launcher, kept)),
+        "k8s_patch": json.dumps(_patch(job, worker, launcher, kept)),
         **_resources(worker, slots),
     }
     if policy.get("activeDeadlineSeconds"):
@@ -247,15 +247,17 @@ class _Ignored:
     def add(self, path: str, key: str) -> None:
         self.paths[path] = self._hints.get(key, "")
 
-    def rest(self, fields: Object, path: str, honoured: Collection[str], same: Object) -> None:
+    def rest(
+        self, fields: Object, path: str, honoured: Collection[str] = (), same: Object | None = None
+    ) -> None:
         """All fields that have a value, but for those of `honoured` and those `same` has, too."""
         for key, value in fields.items():
             unset = value in (None, "", [], {}) or value is False
-            if not unset and key not in honoured and same.get(key) != value:
+            if not unset and key not in honoured and (same or {}).get(key) != value:
                 self.add(f"{path}.{key}", key)
 
     def of_job(self, job: Object) -> None:
-        """What is not of pods."""
+        """Add the fields outside of the templates."""
         spec, policy = job["spec"], job["spec"].get("runPolicy") or {}
         for path, its in (("spec", spec), ("spec.runPolicy", policy)):
             if its.get("cleanPodPolicy") == "None":
@@ -268,18 +270,17 @@ class _Ignored:
         on_cluster = ("queue", "priorityClass", "scheduleTimeoutSeconds")
         scheduling = policy.get("schedulingPolicy") or {}
         honoured = on_cluster if self._cluster else ()
-        self.rest(scheduling, "spec.runPolicy.schedulingPolicy", honoured, {})
+        self.rest(scheduling, "spec.runPolicy.schedulingPolicy", honoured)
         for role, replica in spec["mpiReplicaSpecs"].items():
             if replica and replica.get("restartPolicy") not in (None, "Never"):
                 self.add(f"{_REPLICAS}.{role}.restartPolicy", "restartPolicy")
         if not self._cluster:
-            metadata = job.get("metadata") or {}
-            self.rest(_described(metadata), "metadata", (), {})
-            if metadata.get("namespace"):
+            self.rest(_described(job), "metadata")
+            if (job.get("metadata") or {}).get("namespace"):
                 self.add("metadata.namespace", "namespace")
 
     def of_pods(self, worker: _Pod, launcher: _Pod) -> None:
-        """What of the templates has no effect; what both have is named once."""
+        """Add the fields of the templates; a field of both is named once."""
         pod = {"containers"}
         read = {"name", "image", "env", "envFrom", "resources"}
         if self._cluster:
@@ -290,11 +291,10 @@ class _Ignored:
         if worker is launcher or worker.runs_sshd:
             read |= {"command", "args"}
         same: Object = {"workingDir": launcher.main.get("workingDir")}
-        self.rest(worker.spec, f"{worker.path}.spec", pod, {})
+        self.rest(worker.spec, f"{worker.path}.spec", pod)
         self.rest(worker.main, worker.main_path, read, same)
         if not self._cluster:
-            self.rest(_described(worker.template.get("metadata") or {}),
-                      f"{worker.path}.metadata", (), {})  # fmt: skip
+            self.rest(_described(worker.template), f"{worker.path}.metadata")
             self._others(worker)
             asked = worker.main.get("resources") or {}
             for kind in ("limits", "requests"):
@@ -302,13 +302,11 @@ class _Ignored:
                 same = asked.get("limits") or {} if kind == "requests" else {}
                 self.rest(asked.get(kind) or {}, path, ("memory", GPU), same)
         if worker is not launcher:
-            self.rest(_described(launcher.template.get("metadata") or {}),
-                      f"{launcher.path}.metadata", (), {})  # fmt: skip
-            named = ("restartPolicy",) if launcher.spec.get("restartPolicy") == "Never" else ()
-            honoured = ("containers", *named)
-            self.rest(launcher.spec, f"{launcher.path}.spec", honoured, worker.spec)
-            self.rest(launcher.main, launcher.main_path,
-                      tuple(key for key in _READ if key != "resources"), worker.main)  # fmt: skip
+            self.rest(_described(launcher.template), f"{launcher.path}.metadata")
+            never = ("restartPolicy",) if launcher.spec.get("restartPolicy") == "Never" else ()
+            self.rest(launcher.spec, f"{launcher.path}.spec", ("containers", *never), worker.spec)
+            read = {*_READ} - {"resources"}
+            self.rest(launcher.main, launcher.main_path, read, worker.main)
             self._others(launcher)
 
     def _others(self, pod: _Pod) -> None:
@@ -316,7 +314,7 @@ class _Ignored:
             self.add(f"{pod.path}.spec.containers (the container {one.get('name')})", "containers")
 
 
-# Which fields of the patch an option of ours replaces, in the pod and in the container.
+# The fields of a patch that an option replaces, in the pod and in the container.
 _OF_OPTIONS = {
     "service_account": ("serviceAccountName", "serviceAccount"),
     "priority_class": ("priorityClassName",),
@@ -328,7 +326,7 @@ _OF_RESOURCES = {"cpus_per_rank": "cpu", "memory_per_rank": "memory", "gpus_per_
 
 
 def without(patch: str, options: Collection[str]) -> str:
-    """The patch of a manifest without what `options`, fields of JobSpec, say in its place."""
+    """The patch of a manifest without what `options`, fields of JobSpec, replace."""
     found = json.loads(patch)
     pod = found["spec"]["template"]["spec"]
     for option in options:
@@ -343,8 +341,9 @@ def without(patch: str, options: Collection[str]) -> str:
     return json.dumps(found)
 
 
-def _described(metadata: Object) -> dict[str, Any]:
-    """The labels and annotations that somebody has written."""
+def _described(one: Object) -> dict[str, Any]:
+    """The labels and annotations that somebody has given to a job, or to pods."""
+    metadata = one.get("metadata") or {}
     found = {key: dict(metadata.get(key) or {}) for key in ("labels", "annotations")}
     found["annotations"].pop(_APPLIED, None)
     return {key: value for key, value in found.items() if value}
@@ -355,7 +354,7 @@ def _union(
 ) -> tuple[dict[str, str], list[Object]]:
     """The variables of the ranks: those of the workers, then those of the launcher.
 
-    What only the cluster has values for is kept for the container there, and named elsewhere.
+    Variables whose values only the cluster knows are kept for a container there, else named.
     """
     plain: dict[str, str] = {}
     kept: dict[str, Object] = {}
@@ -365,7 +364,7 @@ def _union(
             for known in (plain, kept, lacking):
                 known.pop(name, None)
         plain |= one.plain
-        # What ranks have from us is not for their manifest to say.
+        # A manifest cannot set what shanty sets.
         own = [name for name in one.kept if name == "HOME" or name.startswith("SHANTY_")]
         unset = one.lacking if not cluster else {name: one.lacking[name] for name in own}
         kept |= {name: entry for name, entry in one.kept.items() if name not in unset}
@@ -397,14 +396,17 @@ def _command(pod: _Pod, variables: Variables, cluster: bool, notes: list[str]) -
 
 
 def _resources(pod: _Pod, slots: int) -> dict[str, Any]:
-    """What each rank needs, for targets that are no cluster."""
+    """What each rank needs, for targets other than a cluster."""
     resources = pod.main.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     found: dict[str, Any] = {}
     for name, key in (("memory", "memory_per_rank"), (GPU, "gpus_per_rank")):
         if asked.get(name) is not None:
             try:
-                found[key] = _shared(quantity(asked[name]), slots)
+                amount = quantity(asked[name])
+                if amount < 0:
+                    raise ValueError("it is negative")
+                found[key] = int(amount / slots)
             except (ValueError, ArithmeticError) as error:
                 raise UsageError(
                     f"invalid {pod.main_path}.resources: {name} is {asked[name]!r}",
@@ -413,14 +415,8 @@ def _resources(pod: _Pod, slots: int) -> dict[str, Any]:
     return found
 
 
-def _shared(amount: float, slots: int) -> int:
-    if amount < 0:
-        raise ValueError("it is negative")
-    return int(amount / slots)
-
-
-def _patch(metadata: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -> dict[str, Any]:
-    """What a worker's pods have besides, as a patch of a run's Job."""
+def _patch(job: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -> dict[str, Any]:
+    """What a worker's pods have beyond that, as a patch of a run's Job."""
     resources = worker.main.get("resources") or {}
     limits = dict(resources.get("limits") or {})
     requests = {**limits, **(resources.get("requests") or {})}
@@ -435,7 +431,7 @@ def _patch(metadata: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -
     sources = [one for pod in (worker, launcher) for one in pod.main.get("envFrom") or ()]
     if sources:
         its["envFrom"] = [one for n, one in enumerate(sources) if one not in sources[:n]]
-    # As pods have it unless they say otherwise, and ours have not.
+    # The default of Kubernetes, which is not that of a run's Job.
     spec: dict[str, Any] = {"enableServiceLinks": True}
     if worker.spec.get("serviceAccountName") or worker.spec.get("serviceAccount"):
         spec["automountServiceAccountToken"] = True
@@ -445,8 +441,7 @@ def _patch(metadata: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -
         for one in worker.others
     ]
     pod: dict[str, Any] = {"spec": {**spec, "containers": [its, *taken]}}
-    of_pods = _described(worker.template.get("metadata") or {})
+    of_pods, of_job = _described(worker.template), _described(job)
     if of_pods:
         pod["metadata"] = of_pods
-    of_job = _described(metadata)
     return {"spec": {"template": pod}, **({"metadata": of_job} if of_job else {})}

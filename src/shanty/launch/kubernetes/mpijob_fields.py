@@ -7,11 +7,11 @@ https://github.com/kubeflow/mpi-operator/tree/master/pkg/apis/kubeflow
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from shanty.runtime.errors import UsageError
+from shanty.runtime.suggestions import nearest
 
 # A field is of a type, one of some texts (a tuple), a list ([x]), an object with known fields (a
 # dict), or anything (object). OPEN: an object of Kubernetes, which may get more fields.
@@ -130,8 +130,8 @@ _NEAR = 0.8
 def check(job: Mapping[str, Any]) -> None:
     """Raise UsageError, with the path, for what an MPIJob of its version cannot have.
 
-    Fields of pods and containers that are like none that is known may be those of a newer
-    Kubernetes: its API server checks them.
+    A field of a pod or container that resembles no known field may be one of a newer Kubernetes,
+    whose API server checks it.
     """
     spec = {**_SPEC, **_OF_VERSIONS[job["apiVersion"]]}
     known = {"apiVersion": str, "kind": str, "metadata": _META, "spec": spec, "status": object}
@@ -179,9 +179,7 @@ def _unknown(path: str, key: str, known: Mapping[str, Any]) -> None:
 
 
 def _did_you_mean(word: str, known: Any) -> str:
-    names = {name.lower(): name for name in known if name != OPEN}
-    near = difflib.get_close_matches(word.lower(), names, 1, _NEAR)
-    return f"did you mean {names[near[0]]}?" if near else ""
+    return nearest(word, [name for name in known if name != OPEN], cutoff=_NEAR)
 
 
 def _need(right: bool, path: str, value: Any, kind: str) -> None:

@@ -1,7 +1,7 @@
 """The objects of a run: a Job that owns its pods, and a ConfigMap and a Secret that it owns.
 
-Pure. They are of the plainest kinds, with what any cluster from 1.20 on knows; what is asked for
-beyond that is put in by a patch (`merged`: a JSON merge patch, RFC 7396, of the Job).
+Pure. Every cluster from 1.20 on knows these kinds and their fields. A patch (`merged`: a JSON merge
+patch, RFC 7396, of the Job) may add anything else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shanty.launch.kubernetes.cluster import lacks_client
+from shanty.launch.kubernetes.options import KubernetesOptions
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.runtime import kubernetes
 from shanty.runtime.errors import UsageError
@@ -33,7 +34,7 @@ _KEPT = 3600  # seconds after its end for which a Job stays, where nobody remove
 _LARGEST = 4 << 20  # bytes of a file that is read
 _VALUES = 100_000  # values in it: aliases may make more of it than there is
 _GRACE = 15  # seconds that a pod has between SIGTERM and SIGKILL
-_REPLACED = 6  # pods that the cluster may put in place of failed ones until the run is judged
+_REPLACED = 6  # failed pods that the cluster may replace until the run is ended
 # Becomes the first Python that is new enough.
 _SCRIPT = (
     "for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python "
@@ -68,9 +69,10 @@ def slots_of(job: JobSpec) -> int:
 def job_of(job: JobSpec, run: str) -> Object:
     """The Job of a run, patched as its user says."""
     made = _job_of(job, run)
-    if not job.k8s_patch:
+    patch = KubernetesOptions.of(job).k8s_patch
+    if not patch:
         return made
-    patched = dict(merged(made, json.loads(job.k8s_patch)))
+    patched = dict(merged(made, json.loads(patch)))
     try:
         return _found_again(patched, made)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -81,7 +83,7 @@ def job_of(job: JobSpec, run: str) -> Object:
 
 
 def _found_again(patched: Object, made: Object) -> Object:
-    """A patched Job with the name and the labels by which a run finds it and its pods again."""
+    """A patched Job with the name and labels by which a run finds the Job and its pods."""
     own = {key: made["metadata"]["labels"][key] for key in (LABEL, MANAGED)}
     template = patched["spec"]["template"]
     metadata, of_pods = ({**(one.get("metadata") or {})} for one in (patched, template))
@@ -98,30 +100,32 @@ def _found_again(patched: Object, made: Object) -> Object:
 
 
 def _job_of(job: JobSpec, run: str) -> Object:
-    labels = {LABEL: run, MANAGED: "shanty"}
-    own = dict(pair("--k8s-label", text) for text in job.labels)
-    if job.queue:
-        own["kueue.x-k8s.io/queue-name"] = job.queue
+    own = KubernetesOptions.of(job)
+    labels = dict(pair("--k8s-label", text) for text in own.labels)
+    if own.queue:
+        labels["kueue.x-k8s.io/queue-name"] = own.queue
+    labels |= {LABEL: run, MANAGED: "shanty"}
     count = pods_of(job)
     spec: Object = {
         "parallelism": count,
         "completions": count,
         "backoffLimit": _REPLACED,
-        **({} if job.keep else {"ttlSecondsAfterFinished": _KEPT}),
-        "template": {"metadata": {"labels": {**own, **labels}}, "spec": pod_of(job, run)},
+        **({} if own.keep else {"ttlSecondsAfterFinished": _KEPT}),
+        "template": {"metadata": {"labels": {**labels}}, "spec": pod_of(job, run)},
     }
     if job.time_limit is not None:
-        spec["activeDeadlineSeconds"] = int(job.time_limit + job.schedule_timeout + _LATE)
+        spec["activeDeadlineSeconds"] = int(job.time_limit + own.schedule_timeout + _LATE)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name_of(run), "labels": {**own, **labels}},
+        "metadata": {"name": name_of(run), "labels": labels},
         "spec": spec,
     }
 
 
 def pod_of(job: JobSpec, run: str) -> Object:
-    """What each pod is."""
+    """The specification of each pod."""
+    own = KubernetesOptions.of(job)
     start = {
         "name": "shanty-start",
         "projected": {
@@ -145,14 +149,14 @@ def pod_of(job: JobSpec, run: str) -> Object:
         mounts.append({"name": name, "mountPath": target, "readOnly": mode == "ro"})
     variables = {"HOME": USER_HOME, "SHANTY_HOME": f"{HOME}/shanty"}
     # The first of them waits for the last.
-    variables[pod.IDLE_VARIABLE] = str(int(job.schedule_timeout + pod.IDLE))
+    variables[pod.IDLE_VARIABLE] = str(int(own.schedule_timeout + pod.IDLE))
     security: Object = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    if job.uid is not None:
-        security |= {"runAsUser": job.uid, "runAsNonRoot": job.uid != 0}
+    if own.uid is not None:
+        security |= {"runAsUser": own.uid, "runAsNonRoot": own.uid != 0}
     spec: Object = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _GRACE,
@@ -171,19 +175,15 @@ def pod_of(job: JobSpec, run: str) -> Object:
         ],
         "volumes": volumes,
     }
-    if job.uid is not None:
-        spec["securityContext"] = {"fsGroup": job.uid}
-    if job.node_selector:
-        spec["nodeSelector"] = dict(pair("--node-selector", text) for text in job.node_selector)
-    if job.tolerations:
-        spec["tolerations"] = [toleration(text) for text in job.tolerations]
-    if job.service_account:
-        spec["serviceAccountName"] = job.service_account
-    if job.priority_class:
-        spec["priorityClassName"] = job.priority_class
-    if job.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in job.pull_secrets]
-    return spec
+    asked = {
+        "securityContext": own.uid is not None and {"fsGroup": own.uid},
+        "nodeSelector": dict(pair("--node-selector", text) for text in own.node_selector),
+        "tolerations": [toleration(text) for text in own.tolerations],
+        "serviceAccountName": own.service_account,
+        "priorityClassName": own.priority_class,
+        "imagePullSecrets": [{"name": name} for name in own.pull_secrets],
+    }
+    return spec | {key: value for key, value in asked.items() if value}
 
 
 def resources_of(job: JobSpec) -> Object:
@@ -201,7 +201,7 @@ def resources_of(job: JobSpec) -> Object:
 
 
 def owned_of(run: str, owner: Object) -> list[Object]:
-    """The ConfigMap and the Secret of a run, whose end is that of their `owner`, the Job."""
+    """The ConfigMap and the Secret of a run, which are deleted with their `owner`, the Job."""
     reference = {
         "apiVersion": "batch/v1", "kind": "Job", "controller": True,
         "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
@@ -230,7 +230,7 @@ def port_of(job: Object) -> int:
 def merged(target: Any, patch: Any) -> Any:
     """A JSON merge patch applied (RFC 7396); lists of named objects are merged by their names.
 
-    So a patch may add to the container `run` what it is to have, and need not repeat it.
+    So a patch may add something to the container `run`, and need not repeat the rest.
     """
     if isinstance(target, list) and isinstance(patch, list):
         key = next((key for key in ("mountPath", "name") if _have(key, [*target, *patch])), "")
@@ -251,9 +251,9 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def dropped(patch: Any, answer: Any, path: str = "") -> list[str]:
-    """The paths in a patch that the object in the server's answer has not got.
+    """The paths in a patch that the object in the server's answer lacks.
 
-    Servers before 1.25 pass over fields that they do not know, whatever they are asked to do.
+    Servers before 1.25 ignore unknown fields, also where they are asked to refuse them.
     """
     if patch in (None, "", [], {}) or patch is False or patch == 0:
         return []  # which answers leave out
@@ -279,7 +279,7 @@ def toleration(text: str) -> Object:
     key, _, effect = text.partition(":")
     if effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
         raise UsageError(
-            f"--toleration {text}: there is no effect {effect}",
+            f"--toleration {text}: unknown effect {effect}",
             fix="write KEY, KEY=VALUE, or KEY=VALUE:NoSchedule",
         )
     if not key.partition("=")[0]:
@@ -294,20 +294,20 @@ def toleration(text: str) -> Object:
 
 
 def pair(option: str, text: str) -> tuple[str, str]:
-    """Read KEY=VALUE; UsageError where it is none."""
+    """Read KEY=VALUE; UsageError for anything else."""
     key, equal, value = text.partition("=")
     if not equal or not key:
-        raise UsageError(f"{option} {text} is no pair", fix=f"write {option} KEY=VALUE")
+        raise UsageError(f"invalid {option} {text}", fix=f"write {option} KEY=VALUE")
     return key, value
 
 
 def read_patch(path: Path) -> str:
-    """Read a patch of the Job, as YAML or JSON; it as JSON. UsageError where it is none."""
+    """Read a patch of the Job, YAML or JSON, and return it as JSON; UsageError for other files."""
     documents = documents_of(path, "patch")
     found = documents[0] if len(documents) == 1 else None
     if not isinstance(found, dict) or not found.keys() <= {"metadata", "spec"}:
         raise UsageError(
-            f"{path} is no patch of a Job",
+            f"{path} is not a patch of a Job",
             "it has metadata or spec at its top, as in spec: {template: {spec: {…}}}",
             "see docs/kubernetes.md",
         )
@@ -315,17 +315,17 @@ def read_patch(path: Path) -> str:
 
 
 def documents_of(path: Path, kind: str) -> list[Any]:
-    """The documents of a YAML file as JSON would have them; UsageError where they are none."""
+    """The documents of a YAML file, in the types of JSON; UsageError where they have others."""
     try:
         import yaml
     except ImportError as error:
         raise lacks_client(error) from error
 
     class Loader(yaml.SafeLoader):
-        """YAML's plain values; a date stays the text that it is, as kubectl has it."""
+        """Reads the plain values of YAML; a date stays text, as with kubectl."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            """An object; ValueError for a key that comes twice, of which one would be lost."""
+            """Read an object; ValueError for a key that comes twice."""
             keys = [one.value for one, _ in node.value if one.tag.endswith(":str")]
             twice = next((key for key in keys if keys.count(key) > 1), None)
             if twice is not None:
@@ -339,7 +339,7 @@ def documents_of(path: Path, kind: str) -> list[Any]:
     try:
         size = path.stat().st_size if path.is_file() else -1
         if not 0 <= size <= _LARGEST:
-            raise OSError("it is no file" if size < 0 else f"it has more than {_LARGEST >> 20} MiB")
+            raise OSError("not a file" if size < 0 else f"it has more than {_LARGEST >> 20} MiB")
         found = [one for one in yaml.load_all(path.read_text(encoding="utf-8"), Loader) if one]
         _count(found, _VALUES)
         json.dumps(found, allow_nan=False)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import IO, Any
 
-from shanty.launch.host import Host
 from shanty.launch.kubernetes.cluster import Cluster
+from shanty.runtime.site import Host
 
 CONTAINER = "run"  # the container of a run's pod
 _STDIN, _STDERR, _END = 0, 2, 3
@@ -48,15 +48,15 @@ class PodExec:
         return ExecProcess(its.websocket(its.path("pods", f"{self.host.name}/exec"), query))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is kept."""
 
 
 class ExecProcess:
     """A command in a pod, as `subprocess.Popen` shows one: three pipes, and how it ended."""
 
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
 
     def __init__(self, link: Any) -> None:
         self._link = link
@@ -71,7 +71,7 @@ class ExecProcess:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def _send(self, source: IO[bytes]) -> None:
-        """Pass on what is written to it. Its end cannot be told (v4), so that is ours, too."""
+        """Pass on what is written to it, then end the connection: v4 has no end of input."""
         with contextlib.suppress(*_broken()), source:
             while data := os.read(source.fileno(), _PIECE):
                 self._link.send_binary(bytes([_STDIN]) + data)
@@ -101,7 +101,7 @@ class ExecProcess:
         self._ended.set()
 
     def _pass_on(self, sink: int, rest: memoryview) -> None:
-        """Give what came to whoever reads, unless he has let go of it."""
+        """Pass received data to the reader, unless it was killed."""
         poll = select.poll()
         poll.register(sink, select.POLLOUT)
         while rest and not self._let_go:
@@ -109,7 +109,7 @@ class ExecProcess:
                 rest = rest[os.write(sink, rest) :]
 
     def _hang_up(self) -> None:
-        """Close the connection so that whoever reads from it hears of it, too."""
+        """Close the connection so that a thread that reads from it ends too."""
         with contextlib.suppress(OSError, AttributeError):  # AttributeError: it is closed
             self._link.sock.shutdown(socket.SHUT_RDWR)
 
@@ -126,7 +126,7 @@ class ExecProcess:
         return self.returncode or 0
 
     def kill(self) -> None:
-        """Let go of it; what shanty starts in pods ends then."""
+        """Close the connection, which ends what shanty starts in pods."""
         self._let_go = True
         self._hang_up()
 

@@ -1,7 +1,7 @@
-"""The pods of a run as the API server has them: one watch, begun anew whenever it ends.
+"""The pods of a run as the API server has them: one watch, begun again whenever it ends.
 
-As clients of Kubernetes are to do it: list, watch from the list's version, and list again where
-that is too old (HTTP 410). https://kubernetes.io/docs/reference/using-api/api-concepts/
+Clients of Kubernetes have to list, watch from the list's version, and list again where that is too
+old (HTTP 410). https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import (
     ApiError,
     Cluster,
@@ -20,8 +21,7 @@ from shanty.launch.kubernetes.cluster import (
     UnreachableError,
     selector_of,
 )
-from shanty.launch.kubernetes.objects import LABEL
-from shanty.launch.kubernetes.words import Trouble, deleted, trouble
+from shanty.launch.kubernetes.pod_trouble import Trouble, deleted, trouble
 
 _PAUSE, _LONGEST = 0.5, 10.0  # seconds between two tries to reach the server, growing
 _GONE = 410  # of HTTP: the version is too old
@@ -31,13 +31,14 @@ R = TypeVar("R")
 class RunPods:
     """The pods of one run; `start` the watch, then look.
 
-    `silent_since` is when the API server was heard last, None while it answers; `error` is what it
+    `silent_since` is when the API server last answered, None while it answers; `error` is what it
     refuses, if it does.
     """
 
     def __init__(self, cluster: Cluster, run: str) -> None:
         self._cluster = cluster
-        self._selector = selector_of({LABEL: run})
+        self._run = run
+        self._selector = selector_of({objects.LABEL: run})
         self._pods: dict[str, Object] = {}
         self._troubles: dict[str, Trouble] = {}
         self._changed = threading.Condition()
@@ -46,6 +47,21 @@ class RunPods:
         self.silent_since: float | None = None
         self.error: ApiError | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
+
+    @property
+    def job_path(self) -> str:
+        """The path of the Job that owns the pods."""
+        return self._cluster.path("jobs", objects.name_of(self._run), objects.BATCH)
+
+    def make(self, job: Object) -> None:
+        """Make the Job, and what it owns."""
+        owner = self._cluster.create(job)
+        for one in objects.owned_of(self._run, owner):
+            self._cluster.create(one)
+
+    def delete(self) -> None:
+        """Delete the Job, and with it all that it owns."""
+        self._cluster.delete(self.job_path)
 
     def start(self) -> RunPods:
         """Begin to watch."""
@@ -63,22 +79,21 @@ class RunPods:
             return dict(self._pods)
 
     def trouble_of(self, name: str) -> Trouble | None:
-        """What has happened to a pod of the run; also to one that is gone."""
+        """What has happened to a pod of the run, also where it is gone."""
         with self._changed:
             if self._listed and name not in self._pods and name not in self._troubles:
                 return deleted(name)  # before we looked
             return self._troubles.get(name)
 
+    def end_of(self, *names: str) -> Trouble | None:
+        """What has ended one of these pods; None while none of them has ended."""
+        troubles = map(self.trouble_of, names)
+        return next((each for each in troubles if each is not None and each.final), None)
+
     def wait_for(self, found: Callable[[], R | None], patience: float) -> R | None:
-        """Return what `found` returns after a change, once that is not None; None in the end."""
-        until = time.monotonic() + patience
-        while True:
-            result = found()
-            left = until - time.monotonic()
-            if result is not None or left <= 0:
-                return result
-            with self._changed:
-                self._changed.wait(left)
+        """Return what `found` returns after a change, once that is true; None in the end."""
+        with self._changed:
+            return self._changed.wait_for(found, patience) or None
 
     def _work(self) -> None:
         pause = _PAUSE

@@ -23,7 +23,7 @@ def quantity(text: Any) -> float:
     """Read a quantity: 500m, 2, 1.5Gi, 12e6."""
     found = re.fullmatch(r"([+-]?[\d.]+(?:[eE][+-]?\d+)?)([A-Za-z]*)", str(text).strip())
     if not found or found[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"{text!r} is not a quantity")
     return float(found[1]) * _UNITS[found[2]]
 
 

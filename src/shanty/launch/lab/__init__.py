@@ -1,5 +1,5 @@
 """Makes a cluster in this machine: hosts in Linux namespaces, each with a network and an sshd.
 
-`control` is what the command line calls; the lab's own process is `supervisor`, and `machine`
-makes a process a host.
+The command line calls `control`, which starts the process of the lab, `supervisor`; `machine`
+turns a process into a host.
 """

@@ -1,4 +1,4 @@
-"""Makes, finds, controls and ends labs; says what this machine lacks for one."""
+"""Makes, finds, controls and ends labs; explains what this machine lacks for a lab."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-import shanty
-from shanty.launch.cluster import inventory
-from shanty.launch.host import Host
+from shanty.launch import inventory
 from shanty.launch.lab import files, machine, model
 from shanty.launch.lab.model import Lab, LabHost
 from shanty.launch.lab.supervisor import port_name
 from shanty.launch.lock import exclusive_lock
+from shanty.launch.package import FOLDER
 from shanty.launch.plain_json import decode
-from shanty.runtime import platform
-from shanty.runtime.agent.control import conclude, read_status
+from shanty.runtime import platform, site
 from shanty.runtime.errors import LostError, NotFoundError, PrepareError, UsageError
 from shanty.runtime.platform import Process
+from shanty.runtime.run_status import conclude, read_status
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.site import Host
 from shanty.runtime.spec import Failure, State
 
 _REBOOT_TIME = 40.0
 _FREEZE_TIME = 10.0
 _PAUSE = 0.02
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have it
-_END_TIME = 10.0  # seconds for a killed lab to be gone
+_END_TIME = 10.0  # seconds for a killed lab to end
 _PACKAGES = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
@@ -46,7 +46,7 @@ _PACKAGES = {
     "unshare": "util-linux",
 }
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"  # not on every user's PATH
-# A setting of the kernel, the value that forbids a lab, and the one that allows it.
+# A kernel setting, the value that forbids a lab, and the value that allows it.
 _SETTINGS = (
     ("user.max_user_namespaces", "0", "15000"),
     ("kernel.unprivileged_userns_clone", "0", "1"),
@@ -60,7 +60,7 @@ def folder_of(home: Path, name: str) -> Path:
 
 
 def labs(home: Path) -> list[Lab]:
-    """Returns all labs, those included whose processes are gone."""
+    """Returns all labs, including those whose processes are gone."""
     names = sorted(path.parent.name for path in (home / "lab").glob("*/lab.json"))
     return [lab for name in names if (lab := read(home, name)) is not None]
 
@@ -76,19 +76,17 @@ def read(home: Path, name: str) -> Lab | None:
 
 
 def find(home: Path, name: str) -> Lab:
-    """Returns the lab of that name; NotFoundError when there is none."""
+    """Returns the lab of that name; NotFoundError if it does not exist."""
     lab = read(home, name)
     if lab is not None:
         return lab
     fix = "shanty lab up 3" + ("" if name == "lab" else f" --name {name}")
     names = ", ".join(lab.name for lab in labs(home))
-    raise NotFoundError(
-        f"there is no lab {name}", fix=f"these are there: {names}" if names else fix
-    )
+    raise NotFoundError(f"lab not found: {name}", fix=f"the labs are: {names}" if names else fix)
 
 
 def find_host(home: Path, name: str) -> tuple[Lab, LabHost]:
-    """Returns the host of that name in a lab that is up; NotFoundError when there is none."""
+    """Returns the host of that name and its lab; NotFoundError if no running lab has it."""
     for lab, member in ((each, member) for each in labs(home) for member in each.hosts):
         if member.name == name and not lab.alive:
             raise NotFoundError(
@@ -98,7 +96,7 @@ def find_host(home: Path, name: str) -> tuple[Lab, LabHost]:
             )
         if member.name == name:
             return lab, member
-    raise NotFoundError(f"there is no lab host {name}", fix="shanty lab list shows all hosts")
+    raise NotFoundError(f"lab host not found: {name}", fix="shanty lab list shows all hosts")
 
 
 def up(
@@ -113,11 +111,11 @@ def up(
     bare: bool,
     shared_home: bool = False,
 ) -> Lab:
-    """Makes a lab and waits until all its hosts answer; `progress` is told how many do.
+    """Makes a lab and waits until all its hosts answer; calls `progress` with how many do.
 
-    `nics` are those besides eth0, `rates` are NIC=RATE; without `slots` a host has as many as it
-    finds cores. UsageError when the lab is up already or this makes no sense, PrepareError when
-    this machine cannot have a lab. Nothing is left behind by either.
+    `nics` are the interfaces besides eth0, `rates` are NIC=RATE; without `slots` a host has a slot
+    for each core. UsageError when the lab is already running or a value is invalid, PrepareError
+    when a lab is impossible on this machine. Neither leaves anything behind.
     """
     model.check_name(name)
     if slots is not None and slots < 1:
@@ -129,14 +127,14 @@ def up(
         known = read(home, name)
         if known and known.alive:
             raise UsageError(
-                f"the lab {name} is up already",
-                fix=f"shanty lab down {name}, or take another --name for a second one",
+                f"the lab {name} is already running",
+                fix=f"shanty lab down {name}, or use another --name for a second lab",
             )
         group_file = read_json(home / "hosts" / f"{name}.json")
         if group_file is not None and not group_file.get("lab"):
-            raise UsageError(f"a group of hosts is called {name}", fix="take another --name")
-        _remove(home, name)  # what a lab that is gone has left
-        second = model.free_network(model.routes_of_machine(), labs(home))
+            raise UsageError(f"{name} is the name of a group of hosts", fix="use another --name")
+        _remove(home, name)  # files of a lab that is gone
+        second = model.free_network(labs(home))
         uid, gid = os.getuid(), os.getgid()
         lab = Lab(
             name=name,
@@ -173,8 +171,8 @@ def up(
 
 def _locked(home: Path, name: str) -> AbstractContextManager[None]:
     refusal = UsageError(
-        f"someone else is making or ending the lab {name} right now",
-        fix="wait for it, or take another --name",
+        f"another command is making or ending the lab {name} right now",
+        fix="wait for it, or use another --name",
     )
     return exclusive_lock(home / "lab" / f".{name}.lock", refusal)
 
@@ -182,12 +180,12 @@ def _locked(home: Path, name: str) -> AbstractContextManager[None]:
 def _start(
     lab: Lab, unshare: str, undo: contextlib.ExitStack, progress: Callable[[int], None]
 ) -> Process:
-    """Starts the lab's process, which outlives this one; returns it once all hosts answer."""
+    """Starts the process of the lab, which outlives this one; returns it once all hosts answer."""
     words = [unshare, "--net", "--mount", "--pid", "--fork", "--kill-child"]
     if lab.uid:
         words += ["--map-current-user", "--keep-caps"]
     words += ["--", sys.executable, "-P", "-m", "shanty.launch.lab.supervisor", str(lab.folder)]
-    source = str(Path(shanty.__file__).parents[1])
+    source = str(FOLDER.parent)
     env = {**os.environ, "PYTHONPATH": source, "PATH": _search_path()}
     log = lab.folder / "switch.log"
     with log.open("wb") as errors:
@@ -206,22 +204,22 @@ def _start(
     ready = 0
     with process.stdout as output:
         for line in output:
-            told = json.loads(line)
-            if "done" in told:
+            report = json.loads(line)
+            if "done" in report:
                 (child,) = (e for e in platform.processes().values() if e.parent == process.pid)
                 return child
-            if "error" in told:
-                raise forbidden(told["error"], told["errno"])
+            if "error" in report:
+                raise forbidden(report["error"], report["errno"])
             ready += 1
             progress(ready)
-    said = log.read_text(errors="replace").strip()
-    raise forbidden(said.splitlines()[-1] if said else "it ended without a word", None)
+    text = log.read_text(errors="replace").strip()
+    raise forbidden(text.splitlines()[-1] if text else "its process ended silently", None)
 
 
 def down(home: Path, name: str) -> list[str]:
-    """Ends a lab and removes all that it kept; returns the runs that were on there.
+    """Ends a lab and removes its files; returns the runs that were active on it.
 
-    NotFoundError when there is nothing of it.
+    NotFoundError if nothing of it exists.
     """
     folder = folder_of(home, name)
     if not folder.exists():
@@ -231,7 +229,7 @@ def down(home: Path, name: str) -> list[str]:
         if lab and lab.alive and not _kill(lab.pid, lab.born):
             raise PrepareError(
                 f"the lab {name} does not end",
-                f"process {lab.pid} is still there {_END_TIME:.0f} s after SIGKILL",
+                f"process {lab.pid} still exists {_END_TIME:.0f} s after SIGKILL",
                 "look for a process in state D (a disk or an NFS server that hangs)",
             )
         lost = _lose_runs(home, name)
@@ -240,13 +238,13 @@ def down(home: Path, name: str) -> list[str]:
 
 
 def _lose_runs(home: Path, name: str) -> list[str]:
-    """Concludes the runs on a lab that has ended: their hosts can never be asked again."""
+    """Marks the runs on an ended lab as lost: their hosts can never be asked again."""
     config, lost = str(folder_of(home, name) / "ssh_config"), []
-    failure = Failure(f"the lab {name} was ended while the run was on", fix="run again")
-    for site in sorted((home / "runs").glob("*/site.json")):
-        run = RunDir(site.parent)
-        hosts = (read_json(site) or {}).get("hosts", ())
-        there = any(host.get("config") == config for host in hosts)
+    failure = Failure(f"the lab {name} was ended during the run", fix="run it again")
+    for folder in sorted((home / "runs").glob("*")):
+        run = RunDir(folder)
+        where = site.read(run)
+        there = where is not None and any(host.config == config for host in where.hosts)
         if there and not read_status(run).state.final:
             conclude(run, State.LOST, failure, LostError.exit_code)
             lost.append(run.id)
@@ -254,7 +252,7 @@ def _lose_runs(home: Path, name: str) -> list[str]:
 
 
 def _kill(pid: int, born: str) -> bool:
-    """Ends the first process of a pid namespace, and so all in it; False where it stays."""
+    """Ends the first process of a pid namespace, and so all in it; False if it does not end."""
     with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid), "rb") as watch:
         if platform.is_alive(pid, born):
             signal.pidfd_send_signal(watch.fileno(), signal.SIGKILL)
@@ -272,7 +270,7 @@ def _remove(home: Path, name: str) -> None:
             for path, names, _files in os.walk(folder):
                 for inner in (Path(path, name) for name in names):
                     if not inner.is_symlink():
-                        inner.chmod(0o700)  # one that its owner cannot write could not be emptied
+                        inner.chmod(0o700)  # rmtree cannot empty a read-only folder
             shutil.rmtree(folder)
 
 
@@ -326,17 +324,18 @@ def _first_process(lab: Lab, member: LabHost) -> int:
     pid = first_processes(lab).get(member.name)
     if pid is None:
         raise NotFoundError(
-            f"{member.name} has no process",
-            "it is just starting, or it did not start again",
+            f"{member.name} is not running",
+            "it is just starting, or its restart failed",
             f"see {lab.folder / 'switch.log'} and {lab.files(member) / 'sshd.log'}",
         )
     return pid
 
 
 def execute(lab: Lab, member: LabHost, argv: Sequence[str]) -> int:
-    """Runs a command on a host's console, with our standard streams; returns its exit code.
+    """Runs a command on the console of a host, with our standard streams; returns its exit code.
 
-    It needs no network, and has power over the host's. The calling process stays in the host.
+    It needs no network, and may change the network of the host. The calling process stays in the
+    host's namespaces.
     """
     pid = _first_process(lab, member)
     env = {
@@ -378,13 +377,13 @@ def execute(lab: Lab, member: LabHost, argv: Sequence[str]) -> int:
 
 
 def cut(lab: Lab, member: LabHost) -> None:
-    """Pulls the host's cables: nothing is delivered from or to it, and nobody is told."""
+    """Pulls the cables of a host: packets from and to it are dropped silently."""
     (lab.files(member) / "cut").touch()
     _set_links(lab, member, "down")
 
 
 def join(lab: Lab, member: LabHost) -> None:
-    """Plugs the host's cables in again."""
+    """Plugs the cables of a host in again."""
     (lab.files(member) / "cut").unlink(missing_ok=True)
     _set_links(lab, member, "up")
 
@@ -392,7 +391,7 @@ def join(lab: Lab, member: LabHost) -> None:
 def _set_links(lab: Lab, member: LabHost, state: str) -> None:
     ports = [port_name(member.number, number) for number in range(len(lab.nics))]
     child = os.fork()
-    if child == 0:  # the network of the supervisor is entered for good, so in a process of its own
+    if child == 0:  # a process cannot leave the network of the supervisor again, so it is a new one
         code = 1
         try:
             machine.enter(lab.pid, ("user", "net"))
@@ -430,7 +429,7 @@ def thaw(lab: Lab, member: LabHost) -> int:
 
 
 def _signal_all(lab: Lab, member: LabHost, number: signal.Signals, wanted: str) -> int:
-    """Signals until all are as wanted: one that forks meanwhile leaves a child behind."""
+    """Sends the signal until all have the state: a process may fork in the meantime."""
     until = time.monotonic() + _FREEZE_TIME
     first = _first_process(lab, member)
     while True:
@@ -440,13 +439,13 @@ def _signal_all(lab: Lab, member: LabHost, number: signal.Signals, wanted: str) 
             return len(entries)
         if time.monotonic() > until:
             pids = ", ".join(str(entry.pid) for entry in others)
-            raise PrepareError(f"processes of {member.name} do not obey {number.name}", pids)
+            raise PrepareError(f"processes of {member.name} ignore {number.name}", pids)
         platform.send(others, number)
         time.sleep(_PAUSE)
 
 
 def reboot(lab: Lab, member: LabHost) -> None:
-    """Restarts a host; its files in the user's home stay."""
+    """Restarts a host; the files in the user's home stay."""
     first = _first_process(lab, member)
     if entry := platform.process(first):
         _kill(first, entry.born)
@@ -460,7 +459,7 @@ def reboot(lab: Lab, member: LabHost) -> None:
         time.sleep(_PAUSE)
 
 
-# ------------------------------------------------------------------ what a lab needs here
+# ------------------------------------------------------------------ what a lab needs
 
 
 def _search_path() -> str:
@@ -468,7 +467,7 @@ def _search_path() -> str:
 
 
 def programs(names: Iterable[str]) -> dict[str, str]:
-    """Returns the paths of programs; PrepareError naming the packages of those that are missing."""
+    """Returns the paths of programs; PrepareError with the packages if some are missing."""
     if not sys.platform.startswith("linux"):
         raise PrepareError(
             "a lab needs Linux",
@@ -493,14 +492,14 @@ def forbidden(text: str, number: int | None, root: Path = Path("/")) -> PrepareE
         path = root / "proc/sys" / name.replace(".", "/")
         if os.getuid() and os.access(path, os.R_OK) and path.read_text().strip() == bad:
             return PrepareError(
-                "this machine does not let an ordinary user make a lab",
-                f"the kernel's setting {name} is {bad} ({text})",
+                "only root can make a lab on this machine",
+                f"the kernel setting {name} is {bad} ({text})",
                 f"sudo sysctl -w {name}={good}   (or run `sudo shanty lab …`)",
             )
     if number in (errno.EPERM, errno.EACCES) or "not permitted" in text:
         return PrepareError(
-            "this machine does not allow the namespaces that a lab is made of",
-            f"{text}; inside a container its runtime forbids them",
+            "this machine does not allow the namespaces that a lab consists of",
+            f"{text}; in a container, the container runtime forbids them",
             "start the container with `--privileged`, or with `--cap-add SYS_ADMIN,NET_ADMIN "
             "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
             "--security-opt systempaths=unconfined`",

@@ -1,8 +1,8 @@
-"""Writes the files of a lab, and the two by which ssh and `--on` find its hosts.
+"""Writes the files of a lab, and the files by which ssh and `--on` find its hosts.
 
-lab.json      what was asked for             hosts/HOST/home/       the user's home there
-state.json    the process that the lab is    hosts/HOST/etc/        its passwd, hosts, …
-pids.json     the hosts' first processes     hosts/HOST/sshd.log    what its sshd says
+lab.json      its options                    hosts/HOST/home/       the user's home there
+state.json    the process of the lab         hosts/HOST/etc/        its passwd, hosts, …
+pids.json     first processes of the hosts   hosts/HOST/sshd.log    the output of its sshd
 ssh_config    for ssh -F                     id_ed25519, known_hosts
 """
 
@@ -17,9 +17,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import shanty
 from shanty.launch.lab import machine
 from shanty.launch.lab.model import Lab, LabHost
+from shanty.launch.package import FOLDER
 from shanty.launch.plain_json import encode
 from shanty.runtime.rundir import storage_errors, write_json
 
@@ -53,23 +53,23 @@ Subsystem sftp internal-sftp
 
 
 def python_of_system() -> str:
-    """Returns the interpreter behind the environment in use, with Python's own packages only."""
+    """Returns the interpreter below the current environment, with Python's own packages only."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = Path(sys.base_prefix) / "bin" / version
     return str(found if found.exists() else Path(sys.executable).resolve())
 
 
 def python_folders(*, packages: bool) -> tuple[str, ...]:
-    """Returns the folders without which this Python, or all its packages too, cannot run."""
+    """Returns the folders that this Python needs, with `packages` those of its packages too."""
     paths = [sys.base_prefix, str(Path(python_of_system()).resolve().parents[1])]
     if packages:
-        paths += [sys.prefix, str(Path(shanty.__file__).parents[1]), *sys.path]
+        paths += [sys.prefix, str(FOLDER.parent), *sys.path]
     found = [path for path in paths if path.startswith("/") and Path(path).is_dir()]
     return tuple(dict.fromkeys(each for p in found for each in (p, str(Path(p).resolve()))))
 
 
 def emptied_folders(sshd: str) -> tuple[str, ...]:
-    """Returns the folders in which a bare host must not see what this machine has installed."""
+    """Returns the folders of installed software that a bare host must not see."""
     packages = site.getsitepackages([sys.base_prefix, sys.base_exec_prefix, "/usr"])
     found = [*packages, "/usr/lib/python3/dist-packages"]
     found += map(str, Path("/usr/lib").glob("*-linux-gnu/openmpi"))
@@ -92,7 +92,7 @@ def masked_files() -> tuple[str, ...]:
 
 
 def login(uid: int) -> tuple[str, str]:
-    """Returns the name and the shell of the user; made up where the system has none."""
+    """Returns the name and the shell of the user; invented if the system does not know the user."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -102,7 +102,7 @@ def login(uid: int) -> tuple[str, str]:
 
 
 def write(lab: Lab, keygen: str) -> None:
-    """Makes all files of a lab; StorageError or CalledProcessError when that fails."""
+    """Writes all files of a lab; StorageError or CalledProcessError if that fails."""
     folder = lab.folder
     with storage_errors(folder):
         (folder / "root").mkdir()
@@ -161,7 +161,7 @@ def _make_keys(lab: Lab, keygen: str) -> None:
 
 
 def _system_files(lab: Lab, member: LabHost) -> dict[str, str]:
-    """Returns the files of /etc that differ from the machine's."""
+    """Returns the files of /etc that differ from those of the machine."""
     name, shell = login(lab.uid)
     mine = f"{name}:x:{lab.uid}:{lab.gid}:{name}:{member.home}:{shell}"
     others = [e for e in pwd.getpwall() if e.pw_uid != lab.uid and e.pw_name != name]
@@ -169,8 +169,8 @@ def _system_files(lab: Lab, member: LabHost) -> dict[str, str]:
     passwd = [mine, *(":".join(map(str, entry)) for entry in system)]
     if "sshd" not in {entry.pw_name for entry in others}:
         passwd.append("sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin")
-    # Without a group `tty`, sshd gives a terminal to the user's own: in a user namespace the
-    # system's is not there to be given to.
+    # Without a group `tty`, sshd assigns a terminal to the user's own group: the group of the
+    # system does not exist in a user namespace.
     groups = [g for g in grp.getgrall() if not (lab.uid and g.gr_name == "tty")]
     group = [f"{g.gr_name}:x:{g.gr_gid}:{','.join(g.gr_mem)}" for g in groups]
     names = [f"{lab.address(host)} {host.name}" for host in lab.hosts]
@@ -189,7 +189,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def write_ssh_config(lab: Lab) -> None:
-    """Writes how ssh reaches the hosts."""
+    """Writes the configuration with which ssh reaches the hosts."""
     folder = lab.folder
     proxy = str(Path(__file__).with_name("proxy_command.py"))
     blocks = ["# Written by `shanty lab up`: ssh -F THIS-FILE HOST"]

@@ -1,8 +1,8 @@
-"""Turns a process into a host of a lab: a root of its own, its interfaces, its sshd.
+"""Turns a process into a host of a lab: with its own root, interfaces and sshd.
 
-The root is put together in memory. Most of it is the machine's, seen through bind mounts; /tmp,
-/run, /dev/shm, /proc and the home of the user are the host's own. It runs in the process that
-is to be the host's first, in namespaces that are new already.
+The root is assembled in memory. Most of it shows the files of the machine through bind mounts;
+/tmp, /run, /dev/shm, /proc and the home of the user belong to the host. The code runs in the
+first process of the host, whose namespaces are already new.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import signal
 import socket
 import subprocess
@@ -22,11 +21,11 @@ from shanty.launch.lab.model import Lab, LabHost
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
 _FRESH = frozenset({"tmp", "run", "proc", "sys", "dev", "lost+found"})
-# What belongs to the system; a bare host has nothing else of the machine.
+# Folders of the system; a bare host sees no others of the machine.
 _SYSTEM = frozenset(
     {"bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "sbin", "usr", "var"}
 )
-_CUSTOMARY = ("home", "mnt", "opt", "root", "srv")  # empty where nothing else is there
+_CUSTOMARY = ("home", "mnt", "opt", "root", "srv")  # empty unless something is shown there
 _PRIVATE_IN_VAR = {"tmp": "1777", "log": "755"}
 _COMMAND_TIME = 20.0  # seconds that one call of ip or tc may take
 BIND = 0x1000
@@ -41,10 +40,7 @@ _AMBIENT_RAISE, _AMBIENT_LOWER = 2, 3
 _CAPABILITIES_VERSION = 0x20080522
 CAP_NET_BIND_SERVICE = 10
 _LAST_CAPABILITY = 63  # the kernel refuses those that it does not have
-
-_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
-
-# A file of /proc/PID/ns each, in the order in which they have to be entered.
+# The files of /proc/PID/ns, in the order in which they have to be entered.
 NAMESPACES = {
     "user": 0x10000000,
     "net": 0x40000000,
@@ -58,7 +54,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_command(argv: Iterable[str], words: str = "") -> None:
-    """Runs a program of the system, `words` on its standard input; OSError when it fails."""
+    """Runs a program of the system with `words` as its standard input; OSError if it fails."""
     command = list(argv)
     done = subprocess.run(
         command, input=words, capture_output=True, text=True, check=False, timeout=_COMMAND_TIME
@@ -68,18 +64,18 @@ def run_command(argv: Iterable[str], words: str = "") -> None:
 
 
 def set_network(lines: Iterable[str]) -> None:
-    """Does what the lines say in the words of ip(8); OSError when one of them fails."""
+    """Executes commands of ip(8); OSError if one of them fails."""
     run_command(["ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
 
 
 def become(lab: Lab, member: LabHost) -> NoReturn:
-    """Becomes the host `member`, and then its sshd; OSError when that cannot be done."""
+    """Becomes the host `member`, and then its sshd; OSError if that fails."""
     _connect(lab, member)
     socket.sethostname(member.name)
     _make_root(lab, member)
     _own_files()
     if lab.uid:
-        # A login on a real host has no power over its network; port 22 is all that sshd needs.
+        # A user of a real host cannot change its network; sshd only needs port 22.
         drop_capabilities(keep=CAP_NET_BIND_SERVICE)
     _start_sshd(lab)
 
@@ -100,7 +96,7 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     root = lab.folder / "root"
     mount("none", "/", flags=PRIVATE | RECURSIVE)
     mount_memory(root)
-    # Else a tree that has the lab's folder in it would show the new root within itself.
+    # Otherwise a tree that contains the folder of the lab would show the new root within itself.
     mount("none", root, flags=UNBINDABLE)
     top = Path(member.home).parts[1]
     for entry in sorted(Path("/").iterdir()):
@@ -127,7 +123,7 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     bind(lab.files(member), own)
     (root / ".old").mkdir()
     pivot_root(root, root / ".old")
-    _checked(_libc.umount2(b"/.old", _DETACH), "umount /.old")  # once nobody uses it
+    _checked(_libc.umount2(b"/.old", _DETACH), "umount /.old")  # when nothing uses it any more
     Path("/.old").rmdir()
 
 
@@ -162,7 +158,7 @@ def _own_folders(root: Path) -> None:
     mount("proc", root / "proc", "proc")
     (root / "sys").mkdir()
     try:
-        mount("sysfs", root / "sys", "sysfs")  # it tells this host's interfaces
+        mount("sysfs", root / "sys", "sysfs")  # it shows the interfaces of this host
         bind("/sys/fs/cgroup", root / "sys/fs/cgroup")
     except OSError:  # some containers forbid a new one
         bind("/sys", root / "sys")
@@ -217,17 +213,19 @@ def _checked(result: int, what: str) -> None:
 
 
 def unshare(*kinds: str) -> None:
-    """Leaves the namespaces of these kinds for new ones (pids: the next child does)."""
+    """Moves this process to new namespaces of these kinds (for pids: its next child)."""
     _checked(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), "unshare")
 
 
 def enter(pid: int, kinds: tuple[str, ...]) -> None:
-    """Enters these namespaces of a process; a child is the first that is in its pid namespace."""
+    """Enters these namespaces of a process; only children enter its pid namespace."""
     with contextlib.ExitStack() as stack:
         files = []
-        for kind in kinds:  # all opened first: afterwards /proc may be another
+        for kind in kinds:  # all are opened first: afterwards /proc may be a different one
             path = Path(f"/proc/{pid}/ns/{kind}")
-            if kind != "user" or not path.samefile("/proc/self/ns/user"):  # that is forbidden
+            if kind != "user" or not path.samefile(
+                "/proc/self/ns/user"
+            ):  # entering it is forbidden
                 files.append((kind, stack.enter_context(path.open("rb"))))
         for kind, file in files:
             _checked(_libc.setns(file.fileno(), NAMESPACES[kind]), f"setns {kind}")
@@ -243,7 +241,7 @@ def mount(
 
 
 def bind(source: str | Path, target: str | Path) -> None:
-    """Shows the file or tree `source`, with all that is mounted in it, at `target` too."""
+    """Shows the file or tree `source`, with everything mounted in it, at `target` too."""
     mount(source, target, flags=BIND | RECURSIVE)
 
 
@@ -253,16 +251,12 @@ def mount_memory(target: str | Path, mode: str = "755") -> None:
 
 
 def pivot_root(new: Path, old: Path) -> None:
-    """Makes the mount `new` the root; the old one is at `old`, a folder beneath it, afterwards."""
-    number = _PIVOT_ROOT.get(platform.machine())
-    if number is None:
-        raise OSError(38, f"pivot_root: not known for {platform.machine()}")
-    result = _libc.syscall(ctypes.c_long(number), os.fsencode(new), os.fsencode(old))
-    _checked(result, f"pivot_root {new}")
+    """Makes the mount `new` the root; the old root is then at `old`, a folder below it."""
+    _checked(_libc.pivot_root(os.fsencode(new), os.fsencode(old)), f"pivot_root {new}")
 
 
 def keep_capabilities() -> None:
-    """Passes this process's capabilities to the programs it starts, though it is not root."""
+    """Passes the capabilities of this process to the programs it starts, without being root."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)  # 0 is this process
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: 32 of each, then the rest
     _checked(_libc.capget(header, sets), "capget")
@@ -273,7 +267,7 @@ def keep_capabilities() -> None:
 
 
 def drop_capabilities(keep: int) -> None:
-    """Passes no capability but `keep` to the programs that this process starts from now on."""
+    """Lets the programs that this process starts from now on have no capability but `keep`."""
     for capability in range(_LAST_CAPABILITY + 1):
         if capability != keep:
             _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_LOWER, capability, 0, 0)

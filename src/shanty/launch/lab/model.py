@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,21 +10,21 @@ from pathlib import Path
 from shanty.runtime import platform
 from shanty.runtime.errors import UsageError
 
-MOST_HOSTS = 200  # an address each in a /24, with room left for the gateway
+MOST_HOSTS = 200  # each has an address in a /24, which also holds the gateway
 GATEWAY = 254
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z])?")
 _NIC = re.compile(r"[a-z][a-z0-9]{0,14}")
 _RATE = re.compile(r"[0-9]+(\.[0-9]+)?(|[kmgt]i?)(bit|bps)")
-_FIRST_NETWORK = 77  # 10.77.0.0/16: far from what routers and VPNs like to use
+_FIRST_NETWORK = 77  # 10.77.0.0/16: routers and VPNs rarely use it, which avoids confusion
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network interface that every host has, on a bridge of its own."""
+    """A network interface that every host has; each has its own bridge."""
 
     name: str
     network: str  # the first three numbers of its addresses
-    rate: str = ""  # in the words of tc(8), as 200mbit; "" for all that the machine can do
+    rate: str = ""  # as tc(8) writes it: 200mbit; "" for no limit
 
     def address(self, number: int) -> str:
         """Returns the address of host `number` on this network."""
@@ -48,7 +47,7 @@ class LabHost:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab as it was asked for, and its first process; `folder` holds all that it keeps."""
+    """A lab with its options and its first process; `folder` holds all its files."""
 
     name: str
     folder: Path
@@ -64,7 +63,7 @@ class Lab:
     emptied: tuple[str, ...] = ()  # folders that are empty on every host
     masked: tuple[str, ...] = ()  # files that cannot be used on any host
     path: str = "/usr/local/bin:/usr/bin:/bin"
-    pid: int = 0  # while it is made there is none
+    pid: int = 0  # 0 until it has started
     born: str = ""
 
     @property
@@ -82,12 +81,12 @@ class Lab:
 
 
 def check_name(name: str) -> None:
-    """Checks that a lab can have that name: hosts are the name and a number. UsageError."""
+    """UsageError if a lab cannot have that name."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"a lab cannot be called {name!r}",
-            "its hosts are called by that name and a number",
-            "take small letters, such as: lab, east, big-one",
+            f"invalid name of a lab: {name!r}",
+            "the names of its hosts are this name and a number",
+            "use small letters, for example: lab, east, big-one",
         )
 
 
@@ -95,7 +94,7 @@ def make_hosts(name: str, count: int, *, shared_home: bool = False) -> tuple[Lab
     """Makes the hosts of a lab of that name."""
     if not 1 <= count <= MOST_HOSTS:
         raise UsageError(f"a lab has 1 to {MOST_HOSTS} hosts, not {count}")
-    homes = ("/home/{}", "/srv/{}/home", "/export/users/{}")  # different ones, in turn
+    homes = ("/home/{}", "/srv/{}/home", "/export/users/{}")  # hosts differ in their homes
     if shared_home:
         homes = (f"/home/{name}",) * 3
     return tuple(
@@ -109,16 +108,16 @@ def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[
     names = ["eth0", *extra]
     for name in names:
         if not _NIC.fullmatch(name) or name.startswith("lo"):
-            raise UsageError(f"an interface cannot be called {name!r}", fix="for example: tb0")
+            raise UsageError(f"invalid name of an interface: {name!r}", fix="for example: tb0")
         if names.count(name) > 1:
-            raise UsageError(f"the interface {name} is asked for twice")
+            raise UsageError(f"the interface {name} is given twice")
     limits = {}
     for word in rates:
         name, _, rate = word.partition("=")
         if name not in names or not _RATE.fullmatch(rate.lower()):
             raise UsageError(
-                f"--rate {word} makes no sense",
-                f"it is NIC=RATE, and the interfaces are {', '.join(names)}",
+                f"invalid --rate {word}",
+                f"it must be NIC=RATE, and the interfaces are {', '.join(names)}",
                 "for example: --rate eth0=200mbit",
             )
         limits[name] = rate.lower()
@@ -127,25 +126,7 @@ def make_nics(extra: Iterable[str], rates: Iterable[str], second: int) -> tuple[
     )
 
 
-def free_network(routes: Iterable[ipaddress.IPv4Network], labs: Iterable[Lab]) -> int:
-    """Returns the second number of a 10.x.0.0/16 that neither this machine nor another lab uses."""
-    taken: set[int] = {int(lab.nics[0].network.split(".")[1]) for lab in labs}
-    # a clash does no harm but confuse people, so a VPN's route for all of 10.0.0.0/8 is no obstacle
-    used = [route for route in routes if route.prefixlen > 8]
-    for step in range(256):
-        second = (_FIRST_NETWORK + step) % 256
-        mine = ipaddress.ip_network(f"10.{second}.0.0/16")
-        if second not in taken and not any(mine.overlaps(route) for route in used):
-            return second
-    return _FIRST_NETWORK
-
-
-def routes_of_machine() -> list[ipaddress.IPv4Network]:
-    """Returns the networks that this machine has a route to, the default route left out."""
-    found = []
-    for line in Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        target, mask = (int.from_bytes(bytes.fromhex(fields[i]), "little") for i in (1, 7))
-        if mask:
-            found.append(ipaddress.IPv4Network((target, mask.bit_count()), strict=False))
-    return found
+def free_network(labs: Iterable[Lab]) -> int:
+    """Returns the x of a network 10.x.0.0/16 that no other lab uses; the machine sees none."""
+    taken = {int(lab.nics[0].network.split(".")[1]) for lab in labs}
+    return min(set(range(256)) - taken, key=lambda number: (number - _FIRST_NETWORK) % 256)

@@ -3,7 +3,7 @@
     python -I -S proxy_command.py SUPERVISOR-PID BIRTH ADDRESS PORT
 
 ssh runs it as ProxyCommand. It enters the network of the lab's supervisor, so that the connection
-comes from outside the host, and ends with the lab. It stands alone, to start fast.
+comes from outside the host, and ends with the lab. It imports nothing of shanty, to start fast.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import sys
 
 _KINDS = {"user": 0x10000000, "net": 0x40000000}
 _CHUNK = 1 << 18
-_PATIENCE = 4.0  # seconds; then we say so, which ssh itself would not tell from a silent sshd
+_PATIENCE = 4.0  # seconds; then the error says more than that of ssh, which cannot see the reason
 
 
 def main() -> int:
-    """Relays until the host has ended the connection."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by which ssh ends us; nohup(1) ignores it
+    """Relays until the host closes the connection."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ssh ends us by SIGHUP, which nohup(1) ignores
     pid, born, address, port = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     try:
         watch = os.pidfd_open(pid)
@@ -30,7 +30,7 @@ def main() -> int:
             if file.read().rpartition(") ")[2].split()[19] != born:
                 raise ProcessLookupError
     except OSError:
-        sys.stderr.write("shanty: this lab is gone; `shanty lab up` makes it anew\n")
+        sys.stderr.write("shanty: this lab is gone; `shanty lab up` makes it again\n")
         return 1
     try:
         _enter(pid)
@@ -50,7 +50,7 @@ def _enter(pid: int) -> None:
     for kind, number in _KINDS.items():
         path = f"/proc/{pid}/ns/{kind}"
         if os.stat(path).st_ino == os.stat(f"/proc/self/ns/{kind}").st_ino:  # noqa: PTH116
-            continue  # root's lab is in root's own user namespace
+            continue  # a lab of root is in the user namespace of root
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         if hasattr(os, "setns"):
             os.setns(descriptor, number)
@@ -65,7 +65,7 @@ def _enter(pid: int) -> None:
 
 def _end_with_lab(watch: int) -> None:
     select.select([watch], [], [])
-    os._exit(1)  # its network is gone, so nothing would ever come again
+    os._exit(1)  # its network is gone, so nothing more can arrive
 
 
 def _send(connection: socket.socket) -> None:
@@ -89,4 +89,4 @@ def _receive(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     _code = main()
-    os._exit(_code)  # a thread may still sit in read()
+    os._exit(_code)  # a thread may still be blocked in read()

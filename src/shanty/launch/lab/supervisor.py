@@ -1,10 +1,10 @@
-"""Runs a lab: holds its network, starts its hosts, and restarts dead ones.
+"""Runs a lab: holds its network, starts its hosts, and restarts dead hosts.
 
     python -m shanty.launch.lab.supervisor FOLDER
 
-It is the first process of a pid namespace, so with it ends everything in the lab. What it does
-at the start it tells on standard output, one JSON object a line: `{"up": HOST}` for each host,
-then `{"done": true}`; or `{"error": TEXT, "errno": N}` and the end.
+It is the first process of a pid namespace, so everything in the lab ends with it. It reports its
+start on standard output, one JSON object a line: `{"up": HOST}` for each host, then
+`{"done": true}`; or `{"error": TEXT, "errno": N}`, after which it ends.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from shanty.runtime.rundir import read_json, write_json
 
 _START_TIME = 30.0  # seconds for all sshds to answer
 _PAUSE = 0.01
-_SHORT_LIFE = 5.0  # a host that lived for less is not started for ever
+_SHORT_LIFE = 5.0  # a host that lived for less is restarted only a few times
 _MOST_SHORT_LIVES = 3
 
 
 @dataclass
 class RunningHost:
-    """A host that was started."""
+    """A host that has been started."""
 
     member: LabHost
-    pid: int  # of its first process, as this process sees it; 0 where that has ended
-    go: int  # write a byte here when its links are there
-    result: TextIO  # what keeps it from its sshd can be read here
+    pid: int  # of its first process, as this process sees it; 0 once that has ended
+    go: int  # a file to which a byte is written when its links exist
+    result: TextIO  # a file with the error that prevents its sshd from starting
     since: float
     up: bool = False
     short_lives: int = 0
@@ -52,7 +52,7 @@ class Supervisor:
         self._hosts: dict[str, RunningHost] = {}
 
     def start(self) -> None:
-        """Makes the network and starts all hosts; OSError when something cannot be done."""
+        """Makes the network and starts all hosts; OSError if a step fails."""
         lab = self._lab
         machine.mount("none", "/", flags=machine.PRIVATE | machine.RECURSIVE)
         machine.mount("proc", "/proc", "proc")
@@ -69,7 +69,7 @@ class Supervisor:
         self._release(list(self._hosts.values()))
         for host in self._hosts.values():
             self._wait_for_sshd(host, time.monotonic() + _START_TIME)
-            tell({"up": host.member.name})
+            report({"up": host.member.name})
         self._note()
 
     def keep(self) -> NoReturn:
@@ -89,7 +89,7 @@ class Supervisor:
         if lives > _MOST_SHORT_LIVES:
             return
         try:
-            for number in range(len(self._lab.nics)):  # the kernel itself does so a while later
+            for number in range(len(self._lab.nics)):  # the kernel removes the links only later
                 with contextlib.suppress(OSError):
                     machine.set_network([f"link del {port_name(dead.member.number, number)}"])
             host = self._fork(dead.member)
@@ -101,11 +101,11 @@ class Supervisor:
                 self._wait_for_sshd(host, time.monotonic() + _START_TIME)
             host.up = True
         except OSError as error:
-            print(f"{dead.member.name} did not start again: {error}", file=sys.stderr, flush=True)
+            print(f"{dead.member.name} failed to restart: {error}", file=sys.stderr, flush=True)
         self._note()
 
     def _fork(self, member: LabHost) -> RunningHost:
-        """Starts a process in namespaces of its own that waits for its links."""
+        """Starts a process in new namespaces that waits for its links."""
         result_in, result_out = os.pipe()
         go_in, go_out = os.pipe()
         child = os.fork()
@@ -165,7 +165,7 @@ def port_name(host: int, nic: int) -> str:
     return f"p{host}n{nic}"
 
 
-def tell(what: dict[str, Any]) -> None:
+def report(what: dict[str, Any]) -> None:
     """Reports to the process that started the lab."""
     print(json.dumps(what), flush=True)
 
@@ -185,14 +185,14 @@ def _first_process(lab: Lab, member: LabHost, go: int, result: int) -> NoReturn:
         if error.filename:
             text += f": {error.filename}"
         os.write(result, json.dumps({"error": text, "errno": error.errno}).encode() + b"\n")
-    finally:  # whatever happened, this process must not go on as the supervisor
+    finally:  # in any case this process must not continue as the supervisor
         if sys.exc_info()[0] is not None:
             sys.excepthook(*sys.exc_info())
         os._exit(1)
 
 
 def _answer(member: LabHost, result: TextIO) -> dict[str, Any]:
-    """Reads what a new process says, nothing where it has become a host; OSError if it failed."""
+    """Reads the report of a new process, empty once it is a host; OSError if it failed."""
     answer: dict[str, Any] = json.loads(result.readline() or "{}")
     if "error" in answer:
         raise OSError(answer["errno"] or 0, f"{member.name}: {answer['error']}")
@@ -207,9 +207,9 @@ def main() -> NoReturn:
     try:
         supervisor.start()
     except OSError as error:
-        tell({"error": error.strerror or str(error), "errno": error.errno})
+        report({"error": error.strerror or str(error), "errno": error.errno})
         os._exit(1)
-    tell({"done": True})
+    report({"done": True})
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     supervisor.keep()

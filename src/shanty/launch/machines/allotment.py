@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a run waits for: (type, how many) each, in the order of its hosts.
-
-    `share`: it may be on machines of others that share as well.
-    """
-
-    run: str
-    machines: tuple[tuple[str, int], ...]
-    share: bool = False
+from shanty.runtime.spec import JobSpec
 
 
 def allot(
-    waiting: Sequence[Wanted],
+    waiting: Mapping[str, JobSpec],
     types: Mapping[str, Collection[str]],
     taken: Mapping[str, bool],
 ) -> dict[str, tuple[str, ...]]:
     """Return the machines of each run that gets all that it wants, in the order of its types.
 
-    `waiting` in their order: machines of types that one of them waits for go to no later one.
-    `types` has the machines of each type, `taken` those with a run on them, and whether all of
-    these share.
+    `waiting` has the jobs of the runs, in the order of the queue: machines of types that one of
+    them waits for go to no later one. `types` has the machines of each type, `taken` those with a
+    run on them, and whether all of these share.
     """
     found: dict[str, tuple[str, ...]] = {}
     shared = {machine for machine, share in taken.items() if share}
     held, kept = set(taken) - shared, set[str]()
-    for one in waiting:
-        barred = held | kept if one.share else held | shared | kept
+    for run, job in waiting.items():
+        barred = held | kept if job.share else held | shared | kept
         free = {
             name: [machine for machine in types.get(name, ()) if machine not in barred]
-            for name, _ in one.machines
+            for name, _ in job.machines
         }
-        chosen = fitting(one.machines, free)
+        chosen = fitting(job.machines, free)
         if chosen is None:
-            kept.update(*(types.get(name, ()) for name, _ in one.machines))
+            kept.update(*(types.get(name, ()) for name, _ in job.machines))
             continue
-        found[one.run] = chosen
-        (shared if one.share else held).update(chosen)
+        found[run] = chosen
+        (shared if job.share else held).update(chosen)
     return found
 
 
@@ -59,7 +48,7 @@ def fitting(
 
     def find(place: int, seen: set[str]) -> bool:
         candidates = free[places[place]]
-        for machine in sorted(candidates, key=lambda one: one in owner):  # none is moved in vain
+        for machine in sorted(candidates, key=lambda one: one in owner):  # free machines first
             if machine not in seen:
                 seen.add(machine)
                 if machine not in owner or find(owner[machine], seen):

@@ -2,73 +2,91 @@
 
     {"target": "machines", "machines": ["gpu1", "gpu2"], "tries": 1, "begins": true}
 
-`machines` are there when it has got them; `begins` when it is being handed over to its lead host,
-from when on it may be there. As soon as that is known, the file is what it is for any run on those
-hosts, and keeps its `machines`. A run has its machines until it has ended. Whoever changes any of
-this holds the lock of the queue.
+See `Queued`. As soon as a run is known to be on its lead host, the file is what it is for any run
+on those hosts, and keeps its `machines`. A run has its machines until it has ended. The caller
+that changes any of this holds the lock of the queue.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from shanty.launch import lock
+from shanty.runtime import site
 from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.site import Json, Site
 from shanty.runtime.spec import JobSpec
 
 TARGET = "machines"
 STOP = "stop"  # is there when somebody wants the run ended before it has begun
 ENVIRONMENT = "environ.json"  # of the command that made the run, until it has begun
 _SPAWN = 1.0  # seconds between two tries to start the process
-_PROCESS = "shanty.launch.scheduler"
+_PROCESS = "shanty.launch.scheduler.scheduler"
 _spawned = 0.0
 _children: list[subprocess.Popen[bytes]] = []
 
 
-@contextlib.contextmanager
-def held(home: Path) -> Iterator[None]:
-    """Hold the lock of the queue while the block lasts; waits for it."""
-    path = home / "machines" / "lock"
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+class Queued(NamedTuple):
+    """How far a run in the queue has come.
+
+    `machines` is empty until it has got them. `tries` counts how often it was started. `begins`
+    is true while it is being handed over to its lead host; from then on it may be there.
+    """
+
+    machines: tuple[str, ...] = ()
+    tries: int = 0
+    begins: bool = False
+
+    @classmethod
+    def of(cls, where: Site) -> Queued:
+        """Read it from the run's site."""
+        tries = where.own.get("tries")
+        begins = bool(where.own.get("begins"))
+        return cls(where.machines or (), tries if isinstance(tries, int) else 0, begins)
+
+    def into(self, where: Site) -> Site:
+        """Return the run's site with it."""
+        own: dict[str, Json] = {**where.own, "tries": self.tries, "begins": self.begins}
+        own = {key: value for key, value in own.items() if value}
+        return where._replace(machines=self.machines or None, own=own)
 
 
-def site_of(run: RunDir) -> dict[str, Any] | None:
-    """Return what is written down of a run that is in the queue; None for all others."""
-    site = read_json(run.site)
-    return site if site is not None and site.get("target") == TARGET else None
+def held(home: Path) -> AbstractContextManager[None]:
+    """Hold the lock of the queue while a block lasts; waits for it."""
+    return lock.held(home / "machines" / "lock")
 
 
-def note(run: RunDir, **changes: Any) -> None:
+def waiting(run: RunDir) -> Queued | None:
+    """Return how far a run in the queue has come; None for all others."""
+    where = site.read(run)
+    return Queued.of(where) if where is not None and where.target == TARGET else None
+
+
+def note(run: RunDir, queued: Queued) -> None:
     """Write down how far a run in the queue has come."""
-    write_json(run.site, {**(site_of(run) or {}), **changes})
+    site.write(run, queued.into(site.read(run) or Site(TARGET)))
 
 
 def begins(run: RunDir) -> None:
     """Write down that a run is being handed over to its hosts; it has nothing to wait for."""
-    if site_of(run) is not None:
+    queued = waiting(run)
+    if queued is not None:
         status = read_json(run.status) or {}
         write_json(run.status, {**status, "reason": ""})
-        note(run, begins=True)
+        note(run, queued._replace(begins=True))
 
 
-def begun(run: RunDir, site: Mapping[str, Any]) -> None:
-    """Write down where a run is now; one that was in the queue leaves it and keeps its machines."""
-    machines = (read_json(run.site) or {}).get("machines", ())
-    write_json(run.site, {**site, "machines": machines})
+def begun(run: RunDir, where: Site) -> None:
+    """Write down where a run is now; a run in the queue leaves it and keeps its machines."""
+    machines = (site.read(run) or Site()).machines or ()
+    site.write(run, where._replace(machines=machines))
     (run.path / ENVIRONMENT).unlink(missing_ok=True)
 
 
@@ -99,61 +117,27 @@ def starter_record(run: RunDir) -> Path:
     return run.path / "starter.json"
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether another process holds a lock."""
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def take(path: Path) -> int | None:
-    """Lock a file for as long as this process lives; None where another one has it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
-
-
 def process_lock(home: Path) -> Path:
     """Return the file that is locked by the process which serves the queue."""
     return home / "machines" / "process.lock"
 
 
 def ensure_scheduler(home: Path) -> None:
-    """See to it that the queue is served: start the scheduler, unless it is there."""
+    """Start the scheduler, which serves the queue, unless it is there."""
     global _spawned
-    if time.monotonic() < _spawned + _SPAWN or is_locked(process_lock(home)):
+    if time.monotonic() < _spawned + _SPAWN or lock.is_locked(process_lock(home)):
         return
     _spawned = time.monotonic()
     spawn([sys.executable, "-m", _PROCESS], {**os.environ, "SHANTY_HOME": str(home)}, home)
 
 
 def spawn(words: Sequence[str], environ: Mapping[str, str], home: Path) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and its terminal; what it says is kept in a log."""
-    from shanty.runtime.agent.control import survivor_prefix
+    """Start a process that outlives this one and its terminal; its output is kept in a log."""
+    from shanty.runtime.run_agents import start_survivor
 
     _children[:] = [each for each in _children if each.poll() is None]  # no zombies of a server
     path = home / "machines" / "scheduler.log"
-    with storage_errors(path), path.open("ab") as log:
-        child = subprocess.Popen(
-            [*survivor_prefix(os.environ), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env=dict(environ),
-            start_new_session=True,
-        )
+    with storage_errors(path):
+        child = start_survivor(words, path, "/", environ)
     _children.append(child)
     return child

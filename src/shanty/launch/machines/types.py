@@ -1,4 +1,6 @@
-"""Machine types as they are kept: one file each, `<home>/machines/NAME.json`.
+"""Machine types as they are kept, one file each, and which machines have runs on them.
+
+`<home>/machines/NAME.json`:
 
 {"on": "gpu[1-8]", "slots": 4, "gpus": 1, "options": {}}
 """
@@ -6,22 +8,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from shanty.launch.cluster import inventory
-from shanty.launch.host import Host
+from shanty.launch import inventory
+from shanty.launch.options.known import BUILTIN
+from shanty.runtime import site
 from shanty.runtime.errors import NotFoundError, StorageError, UsageError
-from shanty.runtime.rundir import read_json, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec
-from shanty.runtime.unknown import nearest, place
+from shanty.runtime.suggestions import nearest, place
 
-Kind = Literal["local", "hosts", "slurm", "k8s"]
 LOCAL = "local"  # this machine
-QUEUES = ("slurm", "k8s")  # which have a queue of their own
+QUEUES = tuple(each.scheme for each in BUILTIN if each.of_machines)  # they give machines
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -29,9 +31,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 class MachineType:
     """Where machines of a type are, and what each of them has.
 
-    `on`: hosts and groups as for `--on`, with ranges as in `gpu[1-8]`; or `local`, `slurm…`,
-    `k8s…`. `slots` of each host; None: as it has. `gpus` that each has to have. `options`: fields
-    of JobSpec, for Slurm and Kubernetes.
+    `on`: hosts and groups as for `--on`, with ranges as in `gpu[1-8]`; or `local`, or a
+    queue (`QUEUES`). `slots` of each host; None: as it has. `gpus` that each has to have.
+    `options`: values of a job for its queue, by their names.
     """
 
     name: str
@@ -41,10 +43,10 @@ class MachineType:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Kind:
-        """Who has the machines: this is the one, hosts are, or a queue gives them."""
-        named: dict[str, Kind] = {"local": "local", "slurm": "slurm", "k8s": "k8s"}
-        return named.get(self.on.partition(":")[0], "hosts")
+    def kind(self) -> str:
+        """Who has the machines: `local`, this one; `hosts`; or the name of a queue."""
+        name = self.on.partition(":")[0]
+        return name if name in (LOCAL, *QUEUES) else "hosts"
 
     def hosts(self, home: Path) -> tuple[Host, ...]:
         """Return the machines, as hosts; none where a queue gives them.
@@ -56,7 +58,7 @@ class MachineType:
         if self.kind == LOCAL:
             return (Host(LOCAL),)
         hosts = inventory.resolve(self.on, home)
-        return tuple(replace(each, slots=self.slots or each.slots) for each in hosts)
+        return tuple(each._replace(slots=self.slots or each.slots) for each in hosts)
 
     def machines(self, home: Path) -> dict[str, str]:
         """Return the machines as `--on` takes them, each by the name that is its own."""
@@ -69,23 +71,18 @@ class MachineType:
             own["ranks_per_host"] = self.slots
         if self.gpus and job.gpus_per_rank is None:
             own["gpus_per_rank"] = max(1, self.gpus // (self.slots or self.gpus))
-        plain = JobSpec(job.command)
-        typed = {key for key in own if getattr(job, key) != getattr(plain, key)}
-        return replace(job, **{key: value for key, value in own.items() if key not in typed})
+        return job.defaulting(own)
 
     def to_json(self) -> dict[str, Any]:
         """Return the type's file."""
-        return {
-            "on": self.on,
-            "slots": self.slots,
-            "gpus": self.gpus,
-            "options": dict(self.options),
-        }
+        values = asdict(self)
+        del values["name"]
+        return values
 
 
 def key_of(host: Host) -> str:
     """Return the name of a machine, which is the same in all types that have it."""
-    return inventory.written(replace(host, slots=None))
+    return inventory.written(host._replace(slots=None))
 
 
 def names(home: Path) -> list[str]:
@@ -98,47 +95,39 @@ def load(name: str, home: Path) -> MachineType:
     path = home / "machines" / f"{name}.json"
     if not _NAME.fullmatch(name) or not path.is_file():
         raise unknown(name, home)
-    value = read_json(path) or {}
-    unknown_keys = value.keys() - {"on", "slots", "gpus", "options"}
-    if unknown_keys:
-        key = min(unknown_keys)
+    value, known = read_json(path) or {}, ("on", "slots", "gpus", "options")
+    for key in sorted(value.keys() - set(known)):
         where = place(path, path.read_text(encoding="utf-8"), key)
-        raise UsageError(
-            f"{where}: unknown key {key!r}", fix=nearest(key, ("on", "slots", "gpus", "options"))
-        )
-    try:
-        return MachineType(
-            name, str(value["on"]), value.get("slots"), value.get("gpus"), value.get("options", {})
-        )
-    except KeyError as error:
-        fix = f"shanty machines remove {name}, and add it anew"
-        raise StorageError(f"{path} is damaged", f"it has no {error}", fix) from error
+        raise UsageError(f"{where}: unknown key {key!r}", fix=nearest(key, known))
+    if "on" not in value:
+        fix = f"shanty machines remove {name}, and add it again"
+        raise StorageError(f"{path} is damaged", "it does not say where the machines are", fix)
+    return MachineType(name, **value)
 
 
 def unknown(name: str, home: Path) -> NotFoundError:
-    """Return the error for a type that there is not, with what to do about it."""
+    """Return the error for a type that does not exist, with what to do about it."""
     known = names(home)
     if not known:
         return NotFoundError(
-            f"there is no machine type {name!r}",
+            f"machine type {name!r} not found",
             "no machine types are known yet: each is a name for machines of your own",
             f"this machine: shanty machines add {name} --on local; "
             f"others: shanty machines add {name} --on ann@10.0.0.2,ann@10.0.0.3",
         )
-    near = get_close_matches(name, known, 1)
     return NotFoundError(
-        f"there is no machine type {name!r}",
+        f"machine type {name!r} not found",
         f"known are {', '.join(known)}",
-        f"did you mean {near[0]}?" if near else f"shanty machines add {name} --on HOSTS",
+        nearest(name, known, f"shanty machines add {name} --on HOSTS"),
     )
 
 
 def save(kind: MachineType, home: Path) -> None:
-    """Keep a type, in place of one of the same name. UsageError for a name that none may have."""
+    """Keep a type, in place of one of the same name. UsageError for an invalid name."""
     if not _NAME.fullmatch(kind.name):
         raise UsageError(
-            f"{kind.name!r} is no name for a machine type",
-            "it has letters, digits, '.', '_', '+' and '-' only, at most 64",
+            f"invalid name for a machine type: {kind.name!r}",
+            "up to 64 letters, digits, '.', '_', '+' and '-' are allowed, first a letter or digit",
         )
     path = home / "machines" / f"{kind.name}.json"
     with storage_errors(path):
@@ -153,3 +142,24 @@ def remove(name: str, home: Path) -> None:
         raise unknown(name, home)
     with storage_errors(path):
         path.unlink(missing_ok=True)
+
+
+def machines_of(run: RunDir) -> tuple[str, ...]:
+    """Return the machines that a run is on, or is to be on: hosts by ssh, or this machine."""
+    where = site.read(run)
+    if where is None:
+        return (LOCAL,)
+    if where.machines is not None:
+        return where.machines
+    if where.target != "ssh":
+        return ()  # it waits, or a queue has given its hosts
+    return tuple(map(key_of, where.hosts))
+
+
+def users(runs: Iterable[RunDir]) -> dict[str, list[str]]:
+    """Return the ids of the runs on each machine that has any; `runs` are those that are on."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for machine in machines_of(run):
+            found.setdefault(machine, []).append(run.id)
+    return found

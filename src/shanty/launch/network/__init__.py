@@ -1,5 +1,5 @@
-"""Finds the networks that join the hosts of a run, their speed, and the one that the run takes.
+"""Finds the networks that connect the hosts of a run, their speed, and the network for the run.
 
-`topology` has the types, `measure` tries and times, `diagnosis` judges, `selection` chooses (or
-takes what the cache has), `user_settings` are what a user has said himself.
+`topology` has the types, `measure` tries and times, `diagnosis` explains, `selection` chooses (or
+takes what the cache has), `user_settings` are the settings of the user.
 """

@@ -1,4 +1,4 @@
-"""Judges networks, and finds which host is at fault where one does not join all hosts."""
+"""Classifies networks, and finds the host at fault when a network does not join all hosts."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from shanty.launch.finding import Finding, Level
 from shanty.launch.network.report import kinds_text, names_text, pairs_text, rate_text
 from shanty.launch.network.topology import Contact, Measured, Network, Pair, Surveys, Verdict
 
-CLEARLY = 1.25  # times as fast: what another network than ssh's has to be
-SLOW = 37.5e6  # bytes/s, 300 Mbit/s: less is worth a warning
-_UNLIKE = 4.0  # times as slow as the others' ends: an interface that fell back
+CLEARLY = 1.25  # times as fast as ssh's network has another network to be
+SLOW = 37.5e6  # bytes/s, 300 Mbit/s; below that is a warning
+_UNLIKE = 4.0  # times as slow as the ends of other hosts: an interface that fell back
 _LARGE = ("large-lost", "large-lost-back")
-_KEPT_OFF = "nothing: shanty keeps runs off it"
+_KEPT_OFF = "nothing: runs do not use it"
 _SAME_MTU = (
-    "see that all interfaces and switches on the way have the same MTU, and that firewalls "
+    "check that all interfaces and switches on the way have the same MTU, and that firewalls "
     "let large packets and ICMP pass"
 )
-_LOOK_AT = "look at cables, switch ports and radio; `shanty net` measures every pair"
+_LOOK_AT = "check cables, switch ports and radio; `shanty net` measures every pair"
 _FIREWALL = (
-    "let TCP connections from the other hosts in on the ports 1024-65535, or hold the MPI to "
+    "allow TCP connections from the other hosts on the ports 1024-65535, or limit the MPI to "
     "ports that are open (docs/network.md)"
 )
 
 
 def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Verdict:
-    """Judges one network; `taken` are those that the run takes."""
+    """Classifies one network; `taken` are those that the run takes."""
     if network in taken:
         return Verdict("chosen", "the run takes it")
     if measured.joins(network):
@@ -47,7 +47,7 @@ def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Ver
         lack = [name for name in measured.hosts if name not in network.ends]
         return Verdict("partial", f"not on {names_text(measured, lack)}")
     if len(failed) == len(contacts) and not _lost(failed) and not network.ssh:
-        return Verdict("dead", f"nobody reaches anybody: {kinds_text(failed.values())}")
+        return Verdict("dead", f"no host reaches another: {kinds_text(failed.values())}")
     if _lost(failed):
         return Verdict("black-hole", f"large packets vanish ({pairs_text(_lost(failed))})")
     if all((b, a) in contacts and contacts[b, a].ok for a, b in failed):
@@ -58,8 +58,8 @@ def judge(measured: Measured, network: Network, taken: Sequence[Network]) -> Ver
 def findings(
     measured: Measured, verdicts: Mapping[str, Verdict], taken: Sequence[Network], surveys: Surveys
 ) -> list[Finding]:
-    """Finds all that is wrong. Where a run has taken a network, faults of others are notes; where
-    there is none to take, the faults of the likeliest one are errors."""
+    """Finds all faults of networks. If a network can be taken, they are notes; otherwise the
+    faults of the network that most likely should work are errors."""
     should = None if taken else _broken(measured, verdicts)
     found = []
     for network in measured.networks:
@@ -77,7 +77,7 @@ def findings(
                 "",
                 "no network joins all hosts",
                 "; ".join(seen) or "they have no network in common",
-                "connect them to one network, or take hosts that are",
+                "connect them to one network, or use other hosts",
             )
         )
     return found
@@ -86,7 +86,7 @@ def findings(
 def _broken(measured: Measured, verdicts: Mapping[str, Verdict]) -> Network | None:
     """Returns the network that should join all hosts and does not.
 
-    None where there is none, or where several are broken in different places.
+    None if no network should, or if several are broken in different places.
     """
     likely = [
         network
@@ -107,7 +107,7 @@ def _about(
     if verdict.kind == "isolated":
         hosts = [name for name in measured.hosts if name in network.doubled]
         end = network.ends[hosts[0]]
-        what = f"{end.name} is a network inside of each host"
+        what = f"{end.name} is a separate network inside each host"
         seen = f"{end.address} is the address of {names_text(measured, hosts)}"
         return [Finding("net-isolated", Level.NOTE, "", what, seen, _KEPT_OFF)]
     if verdict.kind == "dead":
@@ -132,7 +132,7 @@ def _about(
                 "port-blocked",
                 level,
                 one.host,
-                f"connections {one.where} on the ports that MPI uses are held back",
+                f"connections {one.where} on the ports that MPI uses are blocked",
                 f"{network.name}: {seen}{other}",
                 f"on {one.host or 'all hosts'}: {_FIREWALL}",
             )
@@ -152,7 +152,7 @@ def _black_hole(network: Network, culprit: _Culprit, surveys: Surveys, level: Le
         for name, end in network.ends.items()
     }
     known = {mtu for mtu in mtus.values() if mtu}
-    told = ", ".join(f"{name} {mtu}" for name, mtu in mtus.items() if mtu)
+    listed = ", ".join(f"{name} {mtu}" for name, mtu in mtus.items() if mtu)
     fix, command = _SAME_MTU, ""
     if len(known) > 1:
         fix = f"set the same MTU on all hosts, {min(known)} for instance"
@@ -165,7 +165,7 @@ def _black_hole(network: Network, culprit: _Culprit, surveys: Surveys, level: Le
         culprit.host,
         f"large packets {culprit.where} vanish",
         f"{network.name}: single bytes arrive, 64 KiB do not ({pairs_text(culprit.pairs)})"
-        + (f"; MTU of the interfaces: {told}" if told else ""),
+        + (f"; MTU of the interfaces: {listed}" if listed else ""),
         fix,
         command,
     )
@@ -178,7 +178,7 @@ def _slow(measured: Measured, network: Network) -> list[Finding]:
 
     paces = measured.paces.get(network.name, {})
     rates = {pair: pace.rate for pair, pace in paces.items() if pace.rate < SLOW}
-    if len(rates) == len(paces) > 0:  # all are slow; is it due to some of them?
+    if len(rates) == len(paces) > 0:  # all are slow; are some much slower?
         usual = statistics.median(rates.values())
         rates = {pair: rate for pair, rate in rates.items() if rate * _UNLIKE <= usual} or rates
     found = []
@@ -202,7 +202,7 @@ def _slow(measured: Measured, network: Network) -> list[Finding]:
 
 
 class _Culprit(NamedTuple):
-    """The host that explains what failed between `pairs`; "" where it is all of them.
+    """The host that explains the failures between `pairs`; "" for all hosts.
 
     `way` is "to", "from", "to and from" the host, or "between" all.
     """
@@ -213,16 +213,16 @@ class _Culprit(NamedTuple):
 
     @property
     def where(self) -> str:
-        """In words: to lab2."""
+        """As text: to lab2."""
         return f"{self.way} {self.host}" if self.host else "between all hosts"
 
 
 def _culprits(failed: Collection[Pair], tried: Collection[Pair]) -> list[_Culprit]:
     """Returns the hosts that explain the failed pairs, as few as possible.
 
-    One for which nothing works is the cause by itself, then one that nobody reaches, then one
-    that reaches nobody. Of a single pair, it is the host that is not reached: firewalls hold
-    back what comes in.
+    A host for which nothing works is a cause of its own; then follow hosts that no other host
+    reaches, then hosts that reach no other. For a single pair it is the target: firewalls block
+    incoming connections.
     """
     left = list(failed)
     if len(left) == len(tried) > 0:

@@ -1,8 +1,9 @@
-"""Measures which networks join hosts, and how fast those are.
+"""Measures which networks join hosts, and how fast they are.
 
-First every network between every two hosts at once, since silence takes long. On a slow wire they
-may hold each other up: what failed is tried again by few. Then, one network after the other, how
-fast those are that join all hosts: between disjoint pairs, so that no two share a host's cable.
+First every network is tried between every two hosts at once, since timeouts take long. On a slow
+wire they may delay each other, so pairs that failed are tried again, a few at a time. Then the
+networks that join all hosts are timed, one after the other, between disjoint pairs, so that two
+pairs never share a host's cable.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shanty.launch.cluster.parallel import Say, side_by_side
-from shanty.launch.cluster.rpc_client import RpcClient
 from shanty.launch.network.topology import Contact, Measured, Network, Pace, Pair, Ports
+from shanty.launch.transport.parallel import Say, side_by_side
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.network_probe import pairs, some_pairs
 
 Clients = Mapping[str, RpcClient]  # by the host's name
-Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that do it at the same time
-Talk = tuple[str, str, str]  # the network, the host that begins and the other one, by name
+Round = Sequence[tuple[int, int]]  # pairs of hosts, by number, that are timed at the same time
+Talk = tuple[str, str, str]  # the network, the connecting host and the other host, by name
 
 TIMEOUT = 2.0  # seconds for a connection, and again for the bytes; a lost SYN is sent again after 1
-SECONDS = 0.25  # that a flood takes
-WORTH = 0.65  # of the best one: what slower ones cannot add anything where data is dealt evenly
-_MOST_NETWORKS = 4  # that are measured for speed before a run
-_PATIENCE = 20.0  # seconds; no verb may take half of that
+SECONDS = 0.25  # of a flood
+WORTH = 0.65  # of the best rate: slower networks do not help where data is distributed evenly
+_MOST_NETWORKS = 4  # whose speed is measured before a run
+_PATIENCE = 20.0  # seconds; no verb takes half of that
 _SUSPECT = 0.035  # seconds for 64 KiB there and back: less than 30 Mbit/s, or a busy host
 _ALL_PACES = 8  # hosts up to which `every` has all pairs
-_AGAIN = 3.0  # TIMEOUT of what is tried again by few
+_AGAIN = 3.0  # TIMEOUT of the second attempt, a few at a time
 
 
 def ring(count: int) -> list[list[tuple[int, int]]]:
-    """Returns the edges of a ring in rounds in which every host is in one of them at most."""
+    """Returns the edges of a ring in rounds; in a round every host is in one edge at most."""
     edges = [(i, (i + 1) % count) for i in range(count)]
     last = edges[-1:] if count % 2 or count == 2 else []
     rest = edges[: count - len(last)]
@@ -44,7 +45,7 @@ def ring(count: int) -> list[list[tuple[int, int]]]:
 
 def tournament(count: int) -> list[list[tuple[int, int]]]:
     """Returns all ordered pairs in such rounds (circle method: one stays, the others go around)."""
-    seats = [*range(count), *([-1] if count % 2 else [])]  # who is paired with -1 waits
+    seats = [*range(count), *([-1] if count % 2 else [])]  # the partner of -1 waits
     half, rounds = len(seats) // 2, []
     for _ in range(len(seats) - 1):
         met = [(a, b) for a, b in zip(seats[:half], seats[: half - 1 : -1], strict=True)]
@@ -55,7 +56,7 @@ def tournament(count: int) -> list[list[tuple[int, int]]]:
 
 
 def few(talks: Sequence[Talk], each: int) -> tuple[list[Talk], list[Talk]]:
-    """Splits off those of `talks` in which no host has more than `each`; returns both parts."""
+    """Splits `talks` into a part in which every host has at most `each`, and the rest."""
     busy: Counter[str] = Counter()
     taken: list[Talk] = []
     rest: list[Talk] = []
@@ -68,15 +69,15 @@ def few(talks: Sequence[Talk], each: int) -> tuple[list[Talk], list[Talk]]:
 
 
 def every(count: int) -> list[list[tuple[int, int]]]:
-    """Returns all pairs where they are few, else a ring."""
+    """Returns all pairs for few hosts, else a ring."""
     return tournament(count) if count <= _ALL_PACES else ring(count)
 
 
 def measure(clients: Clients, networks: Sequence[Network], say: Say, ports: Ports) -> Measured:
     """Measures for a run: which networks join all hosts; if several do, how fast they are.
 
-    A single one is measured where it seems to be slow. Networks that some host lacks are not
-    tried. PrepareError when a host is lost meanwhile.
+    A single network is timed only if it seems to be slow. Networks that a host lacks are not tried.
+    PrepareError when a host is lost meanwhile.
     """
     whole = [network for network in networks if set(network.tried) == set(clients)]
     with _listening(clients, whole, ports) as hosts:
@@ -94,8 +95,8 @@ def measure(clients: Clients, networks: Sequence[Network], say: Say, ports: Port
 
 
 def measure_all(clients: Clients, networks: Sequence[Network], say: Say, ports: Ports) -> Measured:
-    """Measures for a person: all networks, also those that only some hosts have, and the speed
-    between every two hosts (of more than 8: around a ring)."""
+    """Measures for the user: all networks, also those that only some hosts have, and the speed
+    between every two hosts (with more than 8: around a ring)."""
     several = [network for network in networks if len(network.tried) > 1]
     with _listening(clients, several, ports) as hosts:
         found = _tried(hosts, networks, several, say)
@@ -104,7 +105,7 @@ def measure_all(clients: Clients, networks: Sequence[Network], say: Say, ports: 
 
 
 def reach(clients: Clients, ports: Ports, networks: Sequence[Network]) -> Measured:
-    """Tries with few pairs that the hosts reach each other over these networks."""
+    """Tries with few pairs whether the hosts reach each other over these networks."""
     with _listening(clients, networks, ports) as hosts:
         return Measured(tuple(clients), tuple(networks), hosts.contacts(networks, some_pairs))
 
@@ -135,7 +136,7 @@ def _add_paces(
     if len(near) < 2:
         return found
     edges = ring(len(found.hosts))
-    for network in near:  # once more: a host that was busy must not make striping look good
+    for network in near:  # again, since a busy host must not make striping look good
         say(f"measures {network.name} again")
         for pair, pace in hosts.paces(network, edges).items():
             paces[network.name][pair] = max(
@@ -154,14 +155,14 @@ class Listeners:
 
     clients: Clients
     tokens: Mapping[str, str]
-    answers: Mapping[str, Mapping[str, Any]]  # what each host says of its `ports`, by address, and
-    # its `errors`: why it cannot listen there
+    answers: Mapping[str, Mapping[str, Any]]  # each host's `ports`, by address, and `errors`, if it
+    # cannot listen there
 
     def contacts(
         self, networks: Sequence[Network], pairs: Callable[[int], list[tuple[int, int]]] = pairs
     ) -> dict[str, dict[Pair, Contact]]:
-        """Tries who can talk to whom over each of the networks: all at the same time, and once
-        more what may have failed by that."""
+        """Tries which hosts can talk over each network: all pairs at the same time, and again those
+        that may have failed because of that."""
         found: dict[Talk, Contact] = {}
         plan: dict[Talk, Network] = {}
         for network in networks:
@@ -183,8 +184,8 @@ class Listeners:
         return by_name
 
     def _try_again(self, plan: Mapping[Talk, Network]) -> dict[Talk, Contact]:
-        """Tries few at a time, which cannot hold each other up; more as long as not one of them
-        passes, since then it is not for want of room, and silence takes long."""
+        """Tries a few at a time, which cannot delay each other; more at a time while all of them
+        fail, since then the wire is not the reason, and timeouts take long."""
         found: dict[Talk, Contact] = {}
         left, each = list(plan), 1
         while left:
@@ -253,7 +254,7 @@ class Listeners:
 
 @contextmanager
 def _listening(clients: Clients, networks: Sequence[Network], ports: Ports) -> Iterator[Listeners]:
-    """Lets all hosts listen at their ends of the networks, up to the end of the block."""
+    """Lets all hosts listen at their ends of the networks, until the end of the block."""
     tokens = {name: secrets.token_hex(16) for name in clients}
 
     def listen(client: RpcClient) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reports measured networks: in words, as JSON (`shanty net --json`), and drawn as SVG."""
+"""Reports measured networks: as text, as JSON (`shanty net --json`), and drawn as SVG."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from shanty.launch.network.topology import (
 _COLOURS = {"chosen": "#0b5fa5", "joins": "#2b7a2b", "slow": "#b3470c"}
 _BROKEN = "#9a9a9a"
 _LEFT, _HOST, _BOX, _TOP, _LINE = 24, 132, 112, 24, 62
-_CHARACTER = 7.2  # the width of one, about
-_DRAWN = 24  # hosts that are drawn one by one
-_MOST = 6  # of several things that are named
+_CHARACTER = 7.2  # its approximate width
+_DRAWN = 24  # hosts that are drawn
+_MOST = 6  # names in a list
 SEEN = {  # by the kind of a contact
     "ok": "reached",
     "no-answer": "no answer",
     "refused": "connection refused",
-    "unreachable": "rejected, or no way there",
-    "silent": "a connection, and then nothing",
+    "unreachable": "rejected, or no route",
+    "silent": "connected, but no answer",
     "wrong-host": "another host answers",
     "large-lost": "small packets pass, large ones vanish",
     "large-lost-back": "small packets pass, large ones vanish on the way back",
@@ -37,7 +37,7 @@ SEEN = {  # by the kind of a contact
 
 
 def rate_text(rate: float) -> str:
-    """Returns a rate in the units of networks: 94 Mbit/s, 9.4 Gbit/s."""
+    """Returns a rate as text: 94 Mbit/s, 9.4 Gbit/s."""
     bits = rate * 8
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if bits >= size:
@@ -78,7 +78,7 @@ def time_text(seconds: float) -> str:
 
 
 def as_json(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -> dict[str, Any]:
-    """Returns everything as plain JSON, in bytes/s and seconds; null where it is not known."""
+    """Returns everything as plain JSON, in bytes/s and seconds; null for unknown values."""
     return {
         "hosts": [
             {"name": host.name, "address": host.address, "interfaces": interfaces(host.survey)}
@@ -113,7 +113,7 @@ def as_json(hosts: Sequence[SurveyedHost], measured: Measured, choice: Choice) -
 
 
 def interfaces(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a host's interfaces that may lead to others; `speed` is as the kernel says."""
+    """Returns a host's interfaces that may lead to others; `speed` is the kernel's value."""
     links = survey.get("links", {})
     found = []
     for entry in usable(survey["addresses"]):
@@ -158,9 +158,9 @@ def _pairs(measured: Measured, network: Network) -> list[dict[str, Any]]:
 
 
 def draw(measured: Measured, choice: Choice) -> str:
-    """Draws the hosts in a row, below them a line for each network to the hosts that have it.
+    """Draws the hosts in a row, and below them a line for each network to its hosts.
 
-    What the run takes is drawn strongly; what does not join its hosts is dashed.
+    Networks that the run takes are bold; networks that do not join their hosts are dashed.
     """
     hosts = list(measured.hosts[:_DRAWN])
     across = _LEFT + len(hosts) * _HOST
@@ -176,11 +176,11 @@ def draw(measured: Measured, choice: Choice) -> str:
         f'<title id="title">The networks between {_escaped(title)}</title>',
         f'<rect width="{width}" height="{height}" rx="10" fill="#fbfaf7"/>',
     ]
-    # the last network first, so that the lines of the first ones lie above
+    # the last network first, so that the lines of the first networks are on top
     for row, (network, captions) in reversed(list(enumerate(rows))):
         level = _TOP + 44 + _LINE * (row + 1) - 14
-        # each network leaves the boxes at a place of its own, the first one at the right: so no
-        # line crosses what is written at another one
+        # each network leaves the boxes at a different place, the first at the right, so that lines
+        # do not cross the texts of other networks
         shift = 12 + (len(rows) - 1 - row) * min(14.0, 40 / max(1, len(rows) - 1))
         kind = choice.verdicts[network.name].kind
         colour = _COLOURS.get(kind, _BROKEN)
@@ -225,7 +225,7 @@ def _escaped(words: str) -> str:
 
 
 def _captions(measured: Measured, choice: Choice, network: Network) -> tuple[str, str]:
-    """Returns the two lines of text beside a network's line."""
+    """Returns the two lines of text next to a network's line."""
     verdict = choice.verdicts[network.name]
     first = f"{network.name} · {verdict.kind}"
     paces = list(measured.paces.get(network.name, {}).values())

@@ -1,20 +1,21 @@
-"""Finds the hosts that a user means, connects to them, and asks each for its survey."""
+"""Finds the hosts that a user names, connects to them, and asks each for its survey."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shanty.launch.cluster import connect, inventory, reachability
-from shanty.launch.cluster.parallel import side_by_side
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.host import Host
+from shanty.launch import inventory
 from shanty.launch.network.topology import SurveyedHost, Surveys
+from shanty.launch.transport import connect, reachability
+from shanty.launch.transport.parallel import side_by_side
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError, UsageError
+from shanty.runtime.site import Host
 
 
 def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]:
-    """Returns the hosts that are meant; UsageError when none is, or one twice."""
+    """Returns the named hosts; UsageError for none, or for a name that is given twice."""
     if on and hostfile:
         raise UsageError("hosts and a host file are both given", fix="give one of them")
     if not (on or hostfile):
@@ -28,8 +29,8 @@ def chosen(on: str | None, hostfile: str | None, home: Path) -> tuple[Host, ...]
         if names.count(name) > 1:
             raise UsageError(
                 f"{name} is named more than once, with another user or port",
-                "hosts are told from each other by their names",
-                "give each a name of its own in ~/.ssh/config (Host, HostName, Port, User)",
+                "hosts are identified by their names",
+                "give each a different name in ~/.ssh/config (Host, HostName, Port, User)",
             )
     return hosts
 
@@ -59,8 +60,8 @@ def survey(
 def addressed(
     clients: Sequence[RpcClient], surveys: Surveys, *, blocked: bool = False
 ) -> list[SurveyedHost]:
-    """Returns the hosts by the addresses at which the lead host's ssh finds them; where it is
-    `blocked`, or finds not all, by those at which this machine's does."""
+    """Returns the hosts with the addresses at which the lead host's ssh finds them; if it is
+    `blocked`, or does not find all, with those at which this machine's ssh finds them."""
     found = [(surveys[client.host.name]["ssh"] or {}).get("server", "") for client in clients]
     if not blocked:
         try:

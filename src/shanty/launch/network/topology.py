@@ -1,6 +1,6 @@
-"""Networks: those that hosts may have in common, what was measured of them, and what a run takes.
+"""Networks: those that hosts may have in common, their measurements, and what a run takes.
 
-Nothing is tried here; `networks` finds what may be worth it, by the interfaces of the hosts.
+Nothing is tried here; `networks` finds the candidates, from the interfaces of the hosts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shanty.launch.finding import Finding
 
 if TYPE_CHECKING:
-    from shanty.launch.cluster.rpc_client import RpcClient
+    from shanty.launch.transport.rpc_client import RpcClient
 
 Surveys = Mapping[str, Mapping[str, Any]]  # the hosts' own, by name
 Ports = tuple[int, int] | None  # the first and the last that are allowed; None for any
 BY_SSH = "the addresses of ssh"  # the name of the network of last resort
 Pair = tuple[str, str]  # from one host to another one, by name
-_CROWDED = 0.5  # seconds for the bytes of some pair from which on others may have been held up
+_CROWDED = 0.5  # seconds for the bytes of a pair, above which others may have been delayed
 _HELD_UP = ("large-lost", "large-lost-back", "silent")
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One host's end of a network; `address` is in numbers, `prefix` the network's part in bits."""
+    """One host's end of a network; `prefix` is the length of the network's part in bits."""
 
     name: str
     address: str
@@ -48,15 +48,15 @@ class Rail:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The network, or networks where hosts are routed to each other."""
+        """The network, or several networks if hosts are routed to each other."""
         return tuple(dict.fromkeys(each.network for each in self.interfaces.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The chosen networks: the best rail first; more than one where striping measured faster.
+    """The chosen networks: the best rail first; more than one if striping measured faster.
 
-    Empty where there is nothing to choose, or no network joins all hosts. `reason` is for people.
+    Empty without a choice, or if no network joins all hosts. `reason` is for the user.
     """
 
     rails: tuple[Rail, ...] = ()
@@ -65,7 +65,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class SurveyedHost:
-    """A host that answers; `address` is where the lead host's ssh finds it, "" if not known."""
+    """A host that answers; `address` is where the lead host's ssh finds it, "" if unknown."""
 
     name: str
     client: RpcClient
@@ -77,16 +77,16 @@ class SurveyedHost:
 class Network:
     """Interfaces of several hosts that may reach each other.
 
-    `name` is 10.0.0.0/24, the name of an interface where each host's is in a network of its own
-    and they may be routed to each other, or `BY_SSH`.
+    `name` is 10.0.0.0/24, or the name of an interface if each host's is in a different network and
+    these may be routed to each other, or `BY_SSH`.
     """
 
     name: str
     ends: Mapping[str, Interface]  # by the host's name
     down: frozenset[str] = frozenset()  # hosts whose end carries nothing
     doubled: frozenset[str] = frozenset()  # hosts with the same address as another one
-    speeds: Mapping[str, float] = field(default_factory=dict)  # bytes/s, where the kernel says it
-    ssh: bool = False  # ssh goes here
+    speeds: Mapping[str, float] = field(default_factory=dict)  # bytes/s, if the kernel reports it
+    ssh: bool = False  # ssh uses it
 
     @property
     def rail(self) -> Rail:
@@ -111,7 +111,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The result of trying to reach one host from another one, as the verb `net-probe` tells."""
+    """The result of trying to reach one host from another: an answer of the verb `net-probe`."""
 
     kind: str
     text: str = ""
@@ -125,7 +125,7 @@ class Contact:
 
     @property
     def crowded(self) -> bool:
-        """True when there were more packets than the wire could take, or it loses them anyhow."""
+        """True if the wire was overloaded, or loses packets anyway."""
         return self.kind in _HELD_UP or self.seconds > _CROWDED
 
 
@@ -182,12 +182,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of one network. `kind` is one of
+    """The classification of one network. `kind` is one of
 
-    "chosen"; "joins", it could be taken; "slow", it joins and another one is faster; "partial",
-    not all hosts have it; "dead", an end carries nothing, or nobody reaches anybody; "isolated",
+    "chosen"; "joins", it could be taken; "slow", it joins and another network is faster; "partial",
+    not all hosts have it; "dead", an end carries nothing, or no host reaches another; "isolated",
     the same address on several hosts; "blocked", "half-open" (one direction only), "black-hole"
-    (large packets vanish). `text` says it in words.
+    (large packets vanish). `text` explains it.
     """
 
     kind: str
@@ -202,17 +202,17 @@ class Choice:
     findings: tuple[Finding, ...] = ()
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by the network's name
     joining: tuple[Rail, ...] = ()  # all networks that joined all hosts
-    age: float | None = None  # seconds since they were measured; None where that was now
+    age: float | None = None  # seconds since they were measured; None for now
     seconds: float = 0.0  # that the choice took
 
 
 def networks(hosts: Sequence[SurveyedHost]) -> list[Network]:
     """Returns the networks of the hosts: that of ssh first, then those that join the most hosts,
-    IPv4 before IPv6. Link-local addresses are left out, and so are networks that only one host has,
-    but for those where its end is up and carries nothing."""
+    IPv4 before IPv6. Link-local addresses are left out, and so are networks of a single host,
+    unless its end is up and carries nothing."""
     own = {host.name: host.address for host in hosts}
     total = len(hosts)
-    # of two ends in one network the one where ssh goes counts, then one that carries something
+    # of two ends in one network that of ssh counts, then one with a carrier
     found = sorted(
         (end for host in hosts for end in _ends_of(host)),
         key=lambda end: (end.interface.address != own[end.host], not end.carries),
@@ -221,7 +221,7 @@ def networks(hosts: Sequence[SurveyedHost]) -> list[Network]:
     for end in found:
         groups.setdefault(end.interface.network, {}).setdefault(end.host, end)
     kept = {name: group for name, group in groups.items() if len(group) > 1}
-    # interfaces of one name that are in no network with another host's: they may be routed
+    # interfaces with the same name that share no network with another host: they may be routed
     by_name: dict[str, _Group] = {}
     for end in found:
         if end.interface.network not in kept and ":" not in end.interface.address:
@@ -233,9 +233,9 @@ def networks(hosts: Sequence[SurveyedHost]) -> list[Network]:
         if len(group) == 1 and all(end.idle for end in group.values()):
             kept.setdefault(name, group)
     result = [_network(name, group, own) for name, group in kept.items()]
-    # Hosts that have networks in common are no two ends of a way through several of them: where
-    # ssh takes one to this host and another to that, neither joins all. Where an address of ssh is
-    # no host's own, it is translated on the way, so no host can listen there.
+    # If ssh takes different common networks to different hosts, its addresses are not a network of
+    # their own. An address of ssh that the host does not have is translated on the way, so the host
+    # cannot listen there.
     by_ssh = {end.host: end for end in found if end.interface.address == own[end.host]}
     whole = [group for group in groups.values() if len(group) == total]
     crossed = sum(
@@ -249,8 +249,8 @@ def networks(hosts: Sequence[SurveyedHost]) -> list[Network]:
 
 
 def fingerprint(hosts: Iterable[SurveyedHost]) -> str:
-    """Returns a hash of all that may change which network is best: the hosts' interfaces,
-    addresses, speeds, and what carries; in whatever order hosts and addresses are."""
+    """Returns a hash of everything that may change which network is best: the hosts' interfaces,
+    addresses, speeds and carriers; independent of the order of hosts and addresses."""
     facts = []
     for host in hosts:
         addresses = sorted(
@@ -279,7 +279,7 @@ def usable(addresses: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 class _End(NamedTuple):
-    """One address of one host; `idle` is one that is meant to be up, and dead."""
+    """One address of one host; `idle` means that its interface is up, without a carrier."""
 
     host: str
     interface: Interface
@@ -296,7 +296,7 @@ def _ends_of(host: SurveyedHost) -> Iterator[_End]:
         link = host.survey.get("links", {}).get(entry["interface"], {})
         interface = Interface(entry["interface"], entry["address"], entry["prefix"])
         carries = bool(entry["up"])
-        # a bridge is without a carrier while nobody uses it
+        # an unused bridge has no carrier
         idle = not carries and link.get("up", False) and link["kind"] != "bridge"
         yield _End(host.name, interface, carries, idle, (link.get("speed") or 0) * 125e3)
 

@@ -1,7 +1,7 @@
-"""Checks the user's own settings for networks, and what the MPI can use of a route.
+"""Checks the user's own settings for networks, and which networks of a route the MPI can use.
 
-They stand in the job's environment or in the user's own launcher's line, and win; a name that is
-wrong on one host makes an MPI take all interfaces there, or crash, or wait.
+The settings are in the job's environment or in the line of the user's own launcher, and win. If a
+name is wrong on a host, the MPI takes all interfaces there, or crashes, or waits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _of_line(
     if command.shell:
         try:
             words = shlex.split(command.argv[0])
-        except ValueError:  # a quote without its other half: the shell will say so
+        except ValueError:  # an unbalanced quote, which the shell will report
             return
     words = ["", *words, "", ""]
     for before, word, first, second in zip(words, words[1:], words[2:], words[3:], strict=False):
@@ -77,7 +77,7 @@ def _of_line(
 def check(
     flags: Sequence[Flag], surveys: Surveys, joining: Sequence[Rail], route: Route
 ) -> list[Finding]:
-    """Finds what is wrong with the flags; `joining` are the networks that join all hosts."""
+    """Finds errors in the flags; `joining` are the networks that join all hosts."""
     fix = "leave it out"
     if route.rails:
         usual = dict.fromkeys(one.name for one in route.rails[0].interfaces.values())
@@ -101,10 +101,10 @@ def check(
             of_mpi = flag.of_ranks or flag.variable not in _BESIDE
             hopeless = of_mpi and len(lacking) == len(surveys)
             level = Level.ERROR if hopeless else Level.WARNING
-            add(flag, lacking, "names no interface that is there", level)
+            add(flag, lacking, "matches no interface", level)
             continue
         if not joining or not taken:
-            continue  # that is said already, or nothing can be said
+            continue  # another finding says that, or nothing is known
         leading = {host: {rail.interfaces[host].name for rail in joining} for host in taken}
         astray = [host for host, names in taken.items() if names - leading[host]]
         if astray:
@@ -118,7 +118,7 @@ def named_interfaces(
 ) -> set[str] | None:
     """Returns the interfaces of a host that a setting with that meaning (MEANINGS) names.
 
-    None where it names what is left out, or devices that are no interfaces.
+    None if it names excluded interfaces, or devices of another kind.
     """
     prefixes = meaning == "NCCL's interfaces" and not value.startswith("=")
     words = [word.strip() for word in value.removeprefix("=").split(",") if word.strip()]
@@ -145,7 +145,7 @@ def settled(
 ) -> tuple[Route, list[Finding], list[Finding]]:
     """Returns the route that a job takes, all findings, and those whose errors end the run.
 
-    Where the user has named the ranks' networks himself, only what is wrong with that counts.
+    If the user has named the ranks' networks, only errors in these settings end the run.
     """
     route, unusable = usable(choice.route, flavour, list(surveys))
     flags = given(job, flavour)
@@ -157,7 +157,7 @@ def settled(
 def usable(route: Route, flavour: Flavour, hosts: Sequence[str]) -> tuple[Route, list[Finding]]:
     """Returns the rails that an MPI can use together, all of one family, that of the best one.
 
-    With a finding where it can use none of the networks that join the hosts.
+    With a finding if it cannot use any network that joins the hosts.
     """
     rails = [rail for rail in route.rails if flavour.ipv6 or not _is_ipv6(rail)]
     if rails or not route.rails:

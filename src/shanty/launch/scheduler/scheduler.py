@@ -1,4 +1,7 @@
-"""Looks at all runs that are on, again and again, and gives free machines to those that wait."""
+"""Looks at all runs that are on, again and again, and gives free machines to those that wait.
+
+`python -m shanty.launch.scheduler.scheduler`; there is one such process for each home of shanty's.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from shanty.launch import settings
+from shanty.launch import lock, settings
 from shanty.launch.index import Runs, read_job
 from shanty.launch.machines import queue, types
-from shanty.launch.machines.allotment import Wanted, allot
-from shanty.launch.machines.use import machines_of
+from shanty.launch.machines.allotment import allot
+from shanty.launch.machines.types import machines_of
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.registry import Targets
-from shanty.runtime.agent import control
+from shanty.runtime import run_status
 from shanty.runtime.errors import STOPPED_EXIT, LaunchError, ShantyError, StorageError
-from shanty.runtime.rundir import RunDir, write_json
-from shanty.runtime.spec import Failure, JobSpec, State, Status
+from shanty.runtime.rundir import RunDir, home
+from shanty.runtime.spec import JobSpec, State, Status
 
 _LOOK, _SELDOM = 0.3, 2.0  # seconds between two looks: at first, and when nothing changes
 _STEADY = 30.0  # seconds without a change after which it looks seldom
@@ -58,7 +60,7 @@ class Scheduler:
     def _present(self) -> dict[RunDir, Status]:
         """The runs that are on, with their states; by their folders, which cannot be out of date.
 
-        One that is LOST may go on where nobody sees it.
+        A LOST run may still go on.
         """
         found = self._targets.describe(self._new(()))
         self._ended.update(run.id for run, status in found.items() if status.ended is not None)
@@ -71,22 +73,20 @@ class Scheduler:
 
     def _serve(self, present: Sequence[RunDir]) -> bool:
         """Do what can be done now for the runs that are on; returns whether anything waits."""
-        sites = {run: queue.site_of(run) for run in present}
-        jobs = {run: read_job(run) for run, site in sites.items() if site is not None}
+        queued = {run: found for run in present if (found := queue.waiting(run)) is not None}
+        jobs = {run: read_job(run) for run in queued}
         waiting: dict[RunDir, JobSpec] = {}
         starting = []
         for run, job in jobs.items():
-            site = sites[run] or {}
-            if control.read_status(run).state.final:
+            if run_status.read_status(run).state.final:
                 continue
             if job is None:
-                _fail(
-                    run, StorageError(f"{run.job} is missing or damaged", fix="run the job again")
-                )
-            elif site.get("machines"):
+                error = StorageError(f"{run.job} is missing or damaged", fix="run the job again")
+                run_status.conclude_error(run, error)
+            elif queued[run].machines:
                 starting.append(run)
             elif (run.path / queue.STOP).exists():
-                control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
+                run_status.conclude(run, State.STOPPED, None, STOPPED_EXIT)
             else:
                 waiting[run] = job
         taken = _taken(present)
@@ -105,38 +105,38 @@ class Scheduler:
                     if name not in kinds:
                         kinds[name] = types.load(name, self._home).machines(self._home)
             except ShantyError as error:
-                _fail(run, error)
+                run_status.conclude_error(run, error)
                 del waiting[run]
         ordered = queue.order(waiting)
-        wanted = [Wanted(run.id, waiting[run].machines, waiting[run].share) for run in ordered]
+        wanted = {run.id: waiting[run] for run in ordered}
         given = allot(wanted, {name: list(each) for name, each in kinds.items()}, taken)
         for place, run in enumerate(ordered):
             machines = given.get(run.id)
             if machines is not None:
-                queue.note(run, machines=list(machines), tries=0)
-                _say(run, f"is being started on {', '.join(machines)}")
+                queue.note(run, queue.Queued(tuple(machines)))
+                run_status.write_reason(run, f"is being started on {', '.join(machines)}")
                 starting.append(run)
                 del waiting[run]
             else:
                 before = sum(1 for other in ordered[:place] if other.id not in given)
-                _say(run, _reason(waiting[run], kinds, taken, before))
+                run_status.write_reason(run, _reason(waiting[run], kinds, taken, before))
 
     def _start(self, run: RunDir) -> None:
-        """See to it that a process starts the run, which is there until it has."""
+        """Start a process that starts the run, unless there is such a process."""
         starter = self._starters.get(run.id)
         if starter is not None and starter.poll() is None:
             return
-        if queue.is_locked(queue.starter_lock(run)):
+        if lock.is_locked(queue.starter_lock(run)):
             return  # an earlier process of ours has begun it
-        site = queue.site_of(run)
-        if site is None or control.read_status(run).state.final:
+        queued = queue.waiting(run)
+        if queued is None or run_status.read_status(run).state.final:
             return  # it has done so
-        tries = int(site.get("tries", 0))
-        if tries >= _TRIES:
-            what = f"what starts the run was killed {tries} times"
-            _fail(run, LaunchError(what, "", "look for the killer in the system's log"))
+        if queued.tries >= _TRIES:
+            what = f"the process that starts the run was killed {queued.tries} times"
+            fix = "look for the killer in the system's log"
+            run_status.conclude_error(run, LaunchError(what, fix=fix))
             return
-        queue.note(run, tries=tries + 1)
+        queue.note(run, queued._replace(tries=queued.tries + 1))
         words = [sys.executable, "-m", _STARTER, run.id]
         environ = {**queue.environment_of(run), "SHANTY_HOME": str(self._home)}
         self._starters[run.id] = queue.spawn(words, environ, self._home)
@@ -153,18 +153,6 @@ def _taken(present: Sequence[RunDir]) -> dict[str, bool]:
     return taken
 
 
-def _fail(run: RunDir, error: ShantyError) -> None:
-    failure = Failure(error.what, error.why, error.fix)
-    control.conclude(run, State.FAILED, failure, error.exit_code)
-
-
-def _say(run: RunDir, reason: str) -> None:
-    """Say why a run has not begun yet; nobody else writes its status before that."""
-    status = control.read_status(run)
-    if status.state is State.PENDING and status.reason != reason:
-        write_json(run.status, replace(status, reason=reason).to_json())
-
-
 def _reason(
     job: JobSpec, kinds: Mapping[str, Mapping[str, str]], taken: Mapping[str, bool], before: int
 ) -> str:
@@ -174,3 +162,15 @@ def _reason(
         parts.append(f"{count} of {name} ({free} of {len(kinds[name])} free)")
     queue = f"; {before} {'run waits' if before == 1 else 'runs wait'} before it" if before else ""
     return f"for machines: {' and '.join(parts)}{queue}"
+
+
+def main() -> None:
+    """Serve the queue until nothing waits, unless another process does."""
+    place = home(os.environ)
+    held = lock.take(queue.process_lock(place))
+    if held is not None:
+        Scheduler(place, held).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""Starts one run on the machines that it has got: `python -m …queue.starter RUN_ID`.
+"""Starts one run on the machines that it has got: `python -m …scheduler.starter RUN_ID`.
 
-It may be killed at any time: who comes after it finds out how far it came.
+It may be killed at any time: the next starter finds out how far it came.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from shanty.launch import settings
-from shanty.launch.cluster import connect
+from shanty.launch import lock, settings
 from shanty.launch.index import read_job
 from shanty.launch.machines import queue, types
 from shanty.launch.machines.types import LOCAL
@@ -24,11 +22,12 @@ from shanty.launch.network.survey import chosen
 from shanty.launch.targets.base import Surroundings
 from shanty.launch.targets.machines import on_machines
 from shanty.launch.targets.registry import Targets
-from shanty.runtime import platform
-from shanty.runtime.agent import control
-from shanty.runtime.errors import STOPPED_EXIT, LaunchError, LostError, ShantyError
+from shanty.launch.transport import connect
+from shanty.runtime import platform, run_agents, run_status
+from shanty.runtime.errors import STOPPED_EXIT, LaunchError, ShantyError
 from shanty.runtime.rundir import RunDir, home, write_json
-from shanty.runtime.spec import Failure, JobSpec, State
+from shanty.runtime.site import Site
+from shanty.runtime.spec import JobSpec, State
 
 
 class Stop(BaseException):
@@ -36,7 +35,7 @@ class Stop(BaseException):
 
 
 class Starter:
-    """Starts one run; nothing where it is over or has begun."""
+    """Starts one run, unless the run has begun or ended."""
 
     def __init__(self, run: RunDir, place: Path) -> None:
         self._run = run
@@ -46,35 +45,30 @@ class Starter:
         self._targets = Targets(Surroundings(place, dict(os.environ), own))
 
     def start(self) -> None:
-        """Do all that is to be done for the run from where it stands."""
-        run, site, job = self._run, queue.site_of(self._run), read_job(self._run)
-        if site is None or job is None or control.read_status(run).state.final:
+        """Do all that is left to do for the run."""
+        run, queued, job = self._run, queue.waiting(self._run), read_job(self._run)
+        if queued is None or job is None or run_status.read_status(run).state.final:
             return
         for name in job.secrets:  # the targets have them; what is started inherits the rest
             os.environ.pop(name, None)
         signal.signal(signal.SIGTERM, _stop)
         try:
-            on = self._place(job, site["machines"])
-            if site.get("begins") and self._has_begun(on):
+            on = self._place(job, queued.machines)
+            if queued.begins and self._has_begun(on):
                 self._adopt(on)
             else:
                 self._begin(on)
         except Stop:
-            control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
+            run_status.conclude(run, State.STOPPED, None, STOPPED_EXIT)
         except ShantyError as error:
-            control.conclude(
-                run,
-                State.LOST if isinstance(error, LostError) else State.FAILED,
-                Failure(error.what, error.why, error.fix),
-                error.exit_code,
-            )
+            run_status.conclude_error(run, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run has to end
             traceback.print_exc()
             what = f"the run could not be started: {type(error).__name__}: {error}"
             fix = f"this is a bug of shanty's: please report {self._home}/machines/scheduler.log"
-            control.conclude(run, State.FAILED, Failure(what, "", fix), LaunchError.exit_code)
+            run_status.conclude_error(run, LaunchError(what, fix=fix))
 
-    def _place(self, job: JobSpec, machines: list[str]) -> JobSpec:
+    def _place(self, job: JobSpec, machines: Sequence[str]) -> JobSpec:
         """The job as it goes to its machines; NotFoundError where a type is gone."""
         written = {}
         for name, _ in job.machines:
@@ -92,7 +86,7 @@ class Starter:
     def _has_begun(self, on: JobSpec) -> bool:
         """Whether the lead host has the run already, from a process that was killed."""
         if on.on is None:
-            agents = control.has_agents_here(self._run) or self._run.agents.exists()
+            agents = run_agents.has_agents_here(self._run) or self._run.agents.exists()
             return agents or bool(platform.with_argument(str(self._run.path)))
         (client,) = connect.connect(chosen(on.on, None, self._home)[:1], terminal=False)
         try:
@@ -101,11 +95,11 @@ class Starter:
             client.close(0.5)
 
     def _adopt(self, on: JobSpec) -> None:
-        """Take the run for one on its hosts, where it is."""
-        site: dict[str, Any] = {"target": LOCAL}
+        """Write down that the run is on its hosts already."""
+        where = Site(LOCAL)
         if on.on is not None:
-            site = {"hosts": [asdict(host) for host in chosen(on.on, None, self._home)]}
-        queue.begun(self._run, site)
+            where = Site(hosts=tuple(chosen(on.on, None, self._home)))
+        queue.begun(self._run, where)
         self._stop_if_asked()
 
     @property
@@ -129,9 +123,9 @@ def main(run_id: str) -> None:
     """Start the run of that id, unless another process does."""
     place = home(os.environ)
     run = RunDir(place / "runs" / run_id)
-    if not run.path.is_dir() or queue.take(queue.starter_lock(run)) is None:
+    if not run.path.is_dir() or lock.take(queue.starter_lock(run)) is None:
         return
-    write_json(queue.starter_record(run), control.agents_record(starter=os.getpid()))
+    write_json(queue.starter_record(run), run_agents.agents_record(starter=os.getpid()))
     Starter(run, place).start()
 
 

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from shanty.launch.settings import KUBERNETES_KEYS, SLURM_KEYS, Settings
-from shanty.runtime.agent.control import read_status
+from shanty.launch.settings import Settings
+from shanty.launch.surroundings import Surroundings as Surroundings  # part of what plug-ins use
+from shanty.runtime import site
 from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError
-from shanty.runtime.plan import Attempt, Limits, Plan
-from shanty.runtime.resolve import leftovers
-from shanty.runtime.rundir import RunDir, make_removable, storage_errors, write_json
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.plan import Attempt, Limits, Node, Plan
+from shanty.runtime.resolve import agent_files, leftovers
+from shanty.runtime.run_status import read_status
+from shanty.runtime.rundir import RunDir, make_removable, read_json, storage_errors, write_json
+from shanty.runtime.site import Site
 from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
 
-
-def _unheard(_text: str) -> None:
-    """Nobody is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a target works with: its user's home folder of shanty, environment and settings.
-
-    `say` hears what is being done, `warn` what is not as it should be; `terminal` is true where
-    ssh may ask a person for something. `brings` is false where images are only looked at.
-    """
-
-    home: Path
-    environ: Mapping[str, str]
-    settings: Settings
-    say: Callable[[str], None] = _unheard
-    warn: Callable[[str], None] = _unheard
-    terminal: bool = False
-    brings: bool = True
+if TYPE_CHECKING:
+    from shanty.launch.doctor.check import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +35,29 @@ class Reply:
     ok: bool
     error: str = ""
     stacks: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Outline(NamedTuple):
+    """What would be run: `heads`, lines with a label each, and the lines of a shell script."""
+
+    heads: Sequence[tuple[str, str]]
+    script: Sequence[str]
+
+
+def mpi_head(installation: Installation, where: str = "") -> tuple[str, str]:
+    """The MPI of a run, and `where` the hosts have it from; its folder where that is left out."""
+    title = f"{FLAVOURS[installation.flavour].title} {installation.version}"
+    return "MPI", f"{title}, {where}" if where else f"{title} ({installation.prefix})"
+
+
+def ranks_head(ranks: int | None, otherwise: str = "as the command says") -> tuple[str, str]:
+    """The number of ranks, or what decides it."""
+    return "ranks", str(ranks or otherwise)
+
+
+def in_workdir(job: JobSpec, argv: Sequence[str]) -> list[str]:
+    """The lines that start `argv` in the folder of a job."""
+    return [f"cd {shlex.quote(job.workdir)}", shlex.join(argv)]
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,15 @@ class Planned:
         """How many ranks there are to be; None where it is not known yet."""
         return self.job.ranks
 
+    def outline(self) -> Outline:
+        """What would be run, in parts."""
+        raise NotImplementedError
+
     def render(self) -> str:
         """What would be run, for a person to read."""
-        raise NotImplementedError
+        outline = self.outline()
+        heads = [f"# {label:<7} {value}" for label, value in outline.heads]
+        return "\n".join([*heads, *outline.script])
 
     def render_as(self, form: str) -> str:
         """The objects of a cluster that would be made, as yaml or json."""
@@ -77,12 +94,22 @@ class Planned:
         raise UsageError(what, fix="add --on k8s")
 
     def submit(self, stdin: int) -> None:
-        """Write the run down and start its agents; `stdin` is what rank 0 will read."""
+        """Write the run down and start its agents; `stdin` is what rank 0 will read.
+
+        The plan is dropped where this fails.
+        """
+        try:
+            self._refuse_missing_folders()
+            self._submit(stdin)
+        except BaseException:
+            self.drop()
+            raise
+
+    def _refuse_missing_folders(self) -> None:
         if not Path(self.job.workdir).is_dir():
-            raise NotFoundError(f"there is no folder {self.job.workdir}", "the job is to run in it")
+            raise NotFoundError(f"folder {self.job.workdir} not found", "the job is to run in it")
         if self.job.inputs is not None and not Path(self.job.inputs).is_dir():
-            raise NotFoundError(f"there is no folder {self.job.inputs}", "it has the run's inputs")
-        self._submit(stdin)
+            raise NotFoundError(f"folder {self.job.inputs} not found", "it has the run's inputs")
 
     def _submit(self, stdin: int) -> None:
         raise NotImplementedError
@@ -113,7 +140,7 @@ class Target(Protocol):
         """
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """End a run: SIGTERM, and SIGKILL after `grace` seconds; one that has ended is no error."""
+        """End a run that is on: SIGTERM, and SIGKILL after `grace` seconds."""
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
@@ -124,7 +151,18 @@ class CanInterrupt(Protocol):
     """A target that can interrupt the ranks of a run."""
 
     def interrupt(self, run: RunDir) -> Reply:
-        """Send SIGINT to every rank that catches it; one that has ended is no error."""
+        """Send SIGINT to every rank that catches it, unless the run has ended."""
+
+
+@runtime_checkable
+class CanExamine(Protocol):
+    """A target that the doctor examines by itself, since it has no hosts before a run."""
+
+    def examine(self, job: JobSpec) -> Report:
+        """Find what is wrong there for runs like `job`."""
+
+    def sweep(self, job: JobSpec) -> list[str]:
+        """Remove what runs of this machine have left there; return its names."""
 
 
 def lost(run: RunDir, error: ShantyError) -> Status:
@@ -136,38 +174,15 @@ def lost(run: RunDir, error: ShantyError) -> Status:
     return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
 
 
-_QUEUES = {  # what has options of its own: its title, its scheme, the fields of JobSpec
-    "slurm": ("Slurm", set(SLURM_KEYS)),
-    "k8s": ("Kubernetes", {"nodes", *KUBERNETES_KEYS}),
-}
-
-
-def refuse_options(job: JobSpec, where: str, scheme: str = "") -> None:
-    """Raise UsageError where a job has options for a queue that it does not go to.
-
-    `scheme` is the queue that it does go to, `where` that for people.
-    """
-    plain = JobSpec(job.command)
-    own = _QUEUES[scheme][1] if scheme else set()
-    for other, (title, keys) in _QUEUES.items():
-        for name in keys - own if other != scheme else ():
-            if getattr(job, name) != getattr(plain, name):
-                raise UsageError(
-                    f"--{_FLAGS.get(name, name.replace('_', '-'))} is for {title}, and this run "
-                    f"goes to {where}",
-                    fix=f"add --on {other}, or leave it out",
-                )
-
-
-_FLAGS = {"tolerations": "toleration", "pull_secrets": "pull-secret", "labels": "k8s-label",
-          "operator": "as"}  # fmt: skip
-
-
 @contextlib.contextmanager
-def run_folder(run: RunDir, job: JobSpec, ranks: int | None) -> Iterator[None]:
+def run_folder(
+    run: RunDir, job: JobSpec, ranks: int | None, where: Site | None = None
+) -> Iterator[JobSpec]:
     """Make a run's folder, with its job and first status; removed where the block fails.
 
-    One that has waited for machines has all that already, and keeps it.
+    `where` is written before the status: from then on the run is not taken for one of this
+    machine. A run that has waited for machines has all that already, and keeps it. Yields the job
+    as it is written down.
     """
     waited = run.job.exists()
     if not waited:
@@ -175,16 +190,19 @@ def run_folder(run: RunDir, job: JobSpec, ranks: int | None) -> Iterator[None]:
     try:
         if not waited:
             with storage_errors(run.path):
-                write_json(run.job, with_inputs(job, run).to_json())
+                job = _with_inputs(job, run)
+                write_json(run.job, job.to_json())
+                if where is not None:
+                    site.write(run, where)
                 write_json(run.status, Status.new(ranks).to_json())
-        yield
+        yield job
     except BaseException:  # Ctrl-C too
         if not waited:
             shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
         raise
 
 
-def with_inputs(job: JobSpec, run: RunDir) -> JobSpec:
+def _with_inputs(job: JobSpec, run: RunDir) -> JobSpec:
     """The job with a copy of its inputs, which is put into the run's folder."""
     if job.inputs is None:
         return job
@@ -197,12 +215,14 @@ def plan_of(
     job: JobSpec,
     run: RunDir,
     settings: Settings,
-    attempt: Attempt,
+    nodes: Sequence[Node],
     *,
     scratch: str = "",
-    waits: bool = False,
 ) -> Plan:
-    """The plan of a run. Without `scratch`, its hosts have a folder at one path, and scripts."""
+    """The plan of a run before its hosts are settled; all of them will have the MPI of `nodes`.
+
+    Without `scratch`, the hosts have a folder at one path, and scripts.
+    """
     return Plan(
         id=run.id,
         created=time.time(),
@@ -217,12 +237,23 @@ def plan_of(
             retries=job.retries,
             alone=job.alone or settings.alone,
         ),
-        leftovers=leftovers(attempt.nodes[0].installation),
+        leftovers=leftovers(nodes[0].installation),
         scratch=scratch or scratch_of(run),
         scripted=not scratch,
-        attempt=attempt,
-        waits=waits,
+        attempt=Attempt(tuple(nodes), (), {"ranks": job.ranks}, {}, {}, {}),
+        waits=True,
     )
+
+
+def begin_request(plan: Plan, job: JobSpec, run: RunDir) -> dict[str, Any]:
+    """What the host that begins a run, or queues it, has to write down."""
+    return {
+        "run": run.id,
+        "plan": plan.to_json(),
+        "job": job.to_json(),
+        "status": read_json(run.status) or {},
+        "files": agent_files(plan),
+    }
 
 
 def scratch_of(run: RunDir) -> str:

@@ -1,8 +1,8 @@
 """Kubernetes: `shanty run --on k8s[:CONTEXT[/NAMESPACE]] --image IMAGE`.
 
-The pods of a run are hosts that come late. A process of our own on this machine, the watcher
-(`kubernetes_watcher`), makes them, starts the run in them, copies its files here and removes
-them at the end; so where a run stands is read in its directory, and the cluster is asked nothing.
+The pods of a run are hosts that it gets later. A process on this machine, the watcher
+(`kubernetes_watcher`), makes the pods, starts the run in them, copies its files here and deletes
+the pods at the end. So the state of a run is in its directory, and nobody asks the cluster for it.
 """
 
 from __future__ import annotations
@@ -11,29 +11,33 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.containers.inside import refuse_system
 from shanty.launch.containers.options import IMAGE_MPI
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import Cluster
-from shanty.launch.targets.base import Planned, Reply, Surroundings, with_inputs
-from shanty.runtime.agent import control
+from shanty.launch.kubernetes.options import KubernetesOptions, is_kept
+from shanty.launch.provision.containers import refuse_system
+from shanty.launch.targets.base import Outline, Planned, Reply, Surroundings, run_folder
+from shanty.launch.targets.kubernetes_site import ClusterSite
+from shanty.runtime import run_agents, run_status, site
 from shanty.runtime.errors import LostError, NotFoundError, PrepareError, ShantyError, UsageError
+from shanty.runtime.lines import horovodrun
 from shanty.runtime.mpi import parser
 from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.rank import horovodrun
-from shanty.runtime.rundir import RunDir, read_json, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, read_json
+from shanty.runtime.site import Site
 from shanty.runtime.spec import Command, Failure, JobSpec, Raw, State, Status
+
+if TYPE_CHECKING:
+    from shanty.launch.doctor.check import Report
 
 SCHEME = "k8s"
 _LOST = 600.0  # seconds without an answer after which it is not known how a run stands
@@ -53,26 +57,24 @@ _NOT_FOR_PODS = {  # fields of JobSpec, and what to do instead
 class KubernetesPlan(Planned):
     """A job before it has pods: the Job that will ask for them."""
 
-    place: str
+    cluster: ClusterSite
     manifests: tuple[dict[str, Any], ...]
-    flavour: str = ""  # of the MPI that an operator's image has
-    kubeconfig: str = ""  # what KUBECONFIG says, with whole paths
     takes_long: ClassVar[bool] = True  # nothing is held against this machine
 
     @property
     def raw(self) -> bool:
         """True also where an operator's pod starts the launcher."""
-        return super().raw or bool(self.job.operator)
+        return super().raw or bool(KubernetesOptions.of(self.job).operator)
 
-    def render(self) -> str:
-        """The objects that would be made, for a person to read."""
+    def outline(self) -> Outline:
+        """The objects that would be made."""
         pods = objects.pods_of(self.job)
-        head = [
-            f"# to      {self.place}",
-            f"# ranks   {self.ranks} in {pods} pod{'s' if pods > 1 else ''}",
-            f"# command {shlex.join(self.job.words())}",
+        heads = [
+            ("to", self.cluster.place),
+            ("ranks", f"{self.ranks} in {pods} pod{'s' if pods > 1 else ''}"),
+            ("command", shlex.join(self.job.words())),
         ]
-        return "\n".join([*head, self.render_as("yaml")])
+        return Outline(heads, [self.render_as("yaml")])
 
     def render_as(self, form: str) -> str:
         """The objects that would be made, as YAML or JSON."""
@@ -89,19 +91,13 @@ class KubernetesPlan(Planned):
 
         del stdin
         run = self.run
-        run.create()
-        try:
-            with storage_errors(run.path):
-                write_json(run.job, with_inputs(self.job, run).to_json())
-                site = {"target": SCHEME, "place": self.place, "flavour": self.flavour}
-                write_json(run.site, {**site, "kubeconfig": self.kubeconfig})
-                write_json(run.status, Status.new(self.job.ranks).to_json())
-            watch(run)
-        except BaseException:  # Ctrl-C too
-            if is_watched(run):
-                _give_up(run)
-            shutil.rmtree(run.path, ignore_errors=True)  # there never was a run
-            raise
+        with run_folder(run, self.job, self.ranks, self.cluster.into(Site(SCHEME))):
+            try:
+                watch(run)
+            except BaseException:  # Ctrl-C too
+                if is_watched(run):
+                    _give_up(run)
+                raise
 
 
 class KubernetesTarget:
@@ -113,15 +109,15 @@ class KubernetesTarget:
         self.here = here
 
     def plan(self, job: JobSpec, run: RunDir) -> KubernetesPlan:
-        """Hold the job against what it needs here and what the cluster allows; makes nothing."""
+        """Check what the job needs here, and that the cluster accepts it; makes nothing."""
         for name, instead in _NOT_FOR_PODS.items():
             if getattr(job, name):
                 raise UsageError(f"--{name.replace('_', '-')} is not for Kubernetes", instead)
         if job.image is None:
             raise UsageError(
                 "a run on Kubernetes needs --image IMAGE",
-                "its pods are of that image",
-                "any image with a Python will do, as python:3.12-slim",
+                "its pods run that image",
+                "any image with a Python will do, such as python:3.12-slim",
             )
         wrong = [source for source, _, _ in job.mounts if not source.startswith("pvc:")]
         if wrong:
@@ -133,11 +129,12 @@ class KubernetesTarget:
             pods, slots = objects.pods_of(job), objects.slots_of(job)
             if not pods <= job.ranks <= pods * slots:
                 raise UsageError(
-                    f"{job.ranks} ranks are not for {pods} pods of {slots}",
-                    fix="see to -n, --nodes and --ranks-per-host",
+                    f"{job.ranks} ranks do not fit {pods} pods with room for {slots} each",
+                    fix="check -n, --nodes and --ranks-per-host",
                 )
-        if job.schedule_timeout <= 0:
-            raise UsageError("--schedule-timeout leaves no time for pods to start", fix="as 5m")
+        own = KubernetesOptions.of(job)
+        if own.schedule_timeout <= 0:
+            raise UsageError("--schedule-timeout leaves pods no time to start", fix="write 5m")
         if job.ranks is None:
             named = ranks_of(job.command) if job.nodes is None else None
             job = replace(job, ranks=named or (job.nodes or 1) * (job.ranks_per_host or 1))
@@ -146,30 +143,41 @@ class KubernetesTarget:
         if job.mpi != IMAGE_MPI:
             installation = mpis.select(job.mpi, self.here.home, environ)
             flavour = installation.flavour
-            if not job.operator:  # whose image has to have one
+            if not own.operator:  # whose image has to have one
                 refuse_system(installation)
         interpreter.choose(job.python, Path(job.workdir), environ)
         cluster = Cluster((job.on or "").partition(":")[2], self.here.environ)
         given = filter(None, self.here.environ.get("KUBECONFIG", "").split(":"))
         files = ":".join(str(Path(path).expanduser().absolute()) for path in given)
-        if job.operator:
+        where = ClusterSite(cluster.place, flavour if own.operator else "", files)
+        if own.operator:
             from shanty.launch.targets.kubernetes_operator import manifests, try_out
 
             made = manifests(job, run.id, flavour)
-            try_out(cluster, job, made)
-            return KubernetesPlan(job, run, cluster.place, tuple(made), flavour, files)
+            try_out(cluster, made)
+            return KubernetesPlan(job, run, where, tuple(made))
         manifest = objects.job_of(job, run.id)
-        batch = cluster.path("jobs", group=objects.BATCH)
-        # It says what is not allowed.
-        answer = cluster.call("POST", f"{batch}?dryRun=All&fieldValidation=Strict", manifest)
-        unknown = objects.dropped(json.loads(job.k8s_patch or "{}"), answer)
+        answer = cluster.try_out(manifest)
+        unknown = objects.dropped(json.loads(own.k8s_patch or "{}"), answer)
         if unknown:
             raise UsageError(
                 f"the cluster does not know {', '.join(unknown)} of a Job",
                 "its API server passes over these fields, or is too old for them",
                 "look at the spelling in the manifest or --k8s-patch, or leave them out",
             )
-        return KubernetesPlan(job, run, cluster.place, (manifest,), kubeconfig=files)
+        return KubernetesPlan(job, run, where, (manifest,))
+
+    def examine(self, job: JobSpec) -> Report:
+        """Find what is wrong with the cluster."""
+        from shanty.launch.doctor import kubernetes
+
+        return kubernetes.examine(job, self.here.home, self.here.environ, self.here.say)
+
+    def sweep(self, job: JobSpec) -> list[str]:
+        """Remove the Jobs of this machine's runs that are over."""
+        from shanty.launch.doctor import kubernetes
+
+        return kubernetes.sweep(job, self.here.home, self.here.environ)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand; a run that nobody watches gets a watcher again."""
@@ -179,7 +187,7 @@ class KubernetesTarget:
         from shanty.launch.targets.kubernetes_watcher import AWAY, is_watched
 
         watched = is_watched(run)  # before the rest is read, which nobody changes then
-        status = control.read_status(run)
+        status = run_status.read_status(run)
         away = _away(read_json(run.path / AWAY))
         waits = away is not None and time.time() < away["again"]
         if not watched and not waits and not (status.state.final and _is_removed(run)):
@@ -192,51 +200,46 @@ class KubernetesTarget:
         return replace(status, state=State.LOST, failure=failure, exit_code=LostError.exit_code)
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """End the run; one that has ended is no error."""
-        if control.read_status(run).state.final:
+        """End the run, unless the run has ended."""
+        if run_status.read_status(run).state.final:
             return Reply(True, "the run has ended")
-        if not (read_json(run.site) or {}).get("hosts"):
+        if not (site.read(run) or Site()).names_hosts:
             return _give_up(run)
         try:
             return self._ask(run, {"kind": "stop", "grace": grace})
         except ShantyError:
-            if _give_up(run).ok:  # its pods are told by being deleted
+            if _give_up(run).ok:  # which deletes its pods
                 return Reply(True, "")
             raise
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
-        if control.read_status(run).state.final:
+        if run_status.read_status(run).state.final:
             return Reply(False, "the run has ended")
-        if not (read_json(run.site) or {}).get("hosts"):
+        if not (site.read(run) or Site()).names_hosts:
             return Reply(False, "the run has no pods yet")
         return self._ask(run, {"kind": "stacks"})
 
     def _ask(self, run: RunDir, request: dict[str, Any]) -> Reply:
         """Put a request to the controller, in the run's first pod."""
-        from shanty.launch.cluster import connect
-        from shanty.launch.host import Host
+        from shanty.launch.run_mirror import ask_run
         from shanty.launch.targets.kubernetes_watcher import use_kubeconfig
 
         use_kubeconfig(run)
-        try:
-            lead = Host(**(read_json(run.site) or {})["hosts"][0])
-        except (KeyError, TypeError, IndexError) as error:
+        hosts = (site.read(run) or Site()).hosts
+        if not hosts:
             raise NotFoundError(
                 f"{run.site} is damaged, so the run's pods are not known",
                 fix=f"kubectl delete job -l {objects.LABEL}={run.id}",
-            ) from error
-        (client,) = connect.connect([lead], terminal=False)
-        try:
-            answer = client.ask("ask-run", run=run.id, request=request, patience=30.0)
-        finally:
-            client.close(0.5)
-        return Reply(**answer.values["reply"])
+            )
+        return Reply(**ask_run(run, hosts[0], request))
 
 
 def ranks_of(command: Command) -> int | None:
-    """How many ranks a line of mpirun's or horovodrun's asks for, so many pods; None where it
-    does not say, or cannot be read: what is wrong with it is said when it is translated."""
+    """How many ranks a command line of mpirun or horovodrun asks for; None where it does not say.
+
+    Also None for an invalid line: its translation reports the mistake.
+    """
     if not isinstance(command, Raw):
         return None
     try:
@@ -256,7 +259,7 @@ def ranks_of(command: Command) -> int | None:
 
 
 def _away(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What is noted of a cluster that is away; None where nothing is, or what is none."""
+    """The note on a cluster that does not answer; None without a valid one."""
     if found is None:
         return None
     with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -266,26 +269,21 @@ def _away(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _is_removed(run: RunDir) -> bool:
-    """True where nothing of the run is in the cluster, or is to stay there."""
-    site = read_json(run.site) or {}
-    return bool(
-        site.get("deleted") or not site.get("made") or (read_json(run.job) or {}).get("keep")
-    )
+    """True where the cluster has nothing of the run, or the user wants to keep it."""
+    cluster = ClusterSite.of(site.read(run) or Site())
+    return cluster.deleted or not cluster.made or is_kept(run)
 
 
 def watch(run: RunDir, *, new: bool = True) -> None:
     """Start the process that sees the run through, unless there is one.
 
-    For a `new` run PrepareError where it does not come up.
+    For a `new` run PrepareError where it does not start.
     """
     from shanty.launch.targets import kubernetes_watcher
 
     words = [sys.executable, "-m", kubernetes_watcher.__name__, str(run.path)]
-    with kubernetes_watcher.log_of(run).open("ab") as log:
-        process = subprocess.Popen(
-            [*control.survivor_prefix(os.environ), *words],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+    log = kubernetes_watcher.log_of(run)
+    process = run_agents.start_survivor(words, log, None, os.environ)
     until = time.monotonic() + _STARTING
     while not kubernetes_watcher.is_watched(run) and time.monotonic() < until:
         if process.poll() is not None:
@@ -293,13 +291,13 @@ def watch(run: RunDir, *, new: bool = True) -> None:
         time.sleep(0.02)
     else:
         return
-    if new and not control.read_status(run).state.final:
-        said = kubernetes_watcher.log_of(run).read_text(errors="replace").strip()
-        raise PrepareError("the process that watches the run does not come up", said)
+    if new and not run_status.read_status(run).state.final:
+        said = log.read_text(errors="replace").strip()
+        raise PrepareError("the process that watches the run does not start", said)
 
 
 def _give_up(run: RunDir) -> Reply:
-    """End a run by its watcher: one that is being started, or whose controller does not answer."""
+    """End a run by its watcher, where its controller has not begun or does not answer."""
     from shanty.launch.targets.kubernetes_watcher import ASKED_TO_STOP, RECORD, is_watched
 
     until = time.monotonic() + _STOPPING
@@ -308,9 +306,9 @@ def _give_up(run: RunDir) -> Reply:
         with contextlib.suppress(ProcessLookupError):
             os.kill((read_json(run.path / RECORD) or {})["watcher"]["pid"], signal.SIGTERM)
     while time.monotonic() < until:
-        if control.read_status(run).state.final and (_is_removed(run) or not is_watched(run)):
+        if run_status.read_status(run).state.final and (_is_removed(run) or not is_watched(run)):
             return Reply(True, "")
         if not is_watched(run):
             watch(run, new=False)  # which finds that the run was given up
         time.sleep(0.05)
-    return Reply(False, "what starts the run does not answer")
+    return Reply(False, "the process that starts the run does not answer")

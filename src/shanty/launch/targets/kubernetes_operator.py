@@ -1,7 +1,7 @@
 """Follows a run that one of Kubeflow's operators makes: `--as mpijob`, `--as trainjob`.
 
-Its pods are the operator's, so nothing of shanty's is in them: what is known is what the operator
-says of its object, what the launcher's pod prints, and how that ends.
+The operator makes the pods, and nothing of shanty's is in them. What is known of the run is the
+status of the operator's object, the output of the launcher's pod, and how that pod ended.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shanty.launch.cluster import workspace
-from shanty.launch.kubernetes import kubeflow, words
+from shanty.launch.content import workspace
+from shanty.launch.kubernetes import kubeflow, pod_trouble
 from shanty.launch.kubernetes.cluster import ApiError, Cluster, UnreachableError
-from shanty.launch.kubernetes.lifecycle import create, delete, path_of
+from shanty.launch.kubernetes.options import KubernetesOptions
 from shanty.launch.kubernetes.pods import RunPods
-from shanty.runtime.agent.control import conclude, read_status
 from shanty.runtime.errors import LaunchError, PrepareError
+from shanty.runtime.run_status import conclude, conclude_error, read_status, write_reason
 from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.spec import Failure, JobSpec, State, Status
 
@@ -38,14 +38,14 @@ def manifests(job: JobSpec, run: str, flavour: str) -> list[Object]:
     """All objects of the run, the operator's own one last."""
     folder = Path(job.workdir)
     files = kubeflow.files_of(folder, workspace.listing(folder)[0])
-    return kubeflow.made_of(job.operator or "", job, run, flavour, files)
+    return kubeflow.made_of(KubernetesOptions.of(job).operator, job, run, flavour, files)
 
 
-def try_out(cluster: Cluster, job: JobSpec, made: list[Object]) -> None:
+def try_out(cluster: Cluster, made: list[Object]) -> None:
     """Have the API server check the objects; PrepareError where it does not know their kind."""
     for one in made:
         try:
-            cluster.call("POST", f"{path_of(cluster, one)}?dryRun=All&fieldValidation=Strict", one)
+            cluster.try_out(one)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -68,28 +68,28 @@ class OperatorRun:
     @property
     def path(self) -> str:
         """The path of the operator's object, which owns all else."""
-        return path_of(self._cluster, self._made[-1], named=True)
+        return self._cluster.path_of(self._made[-1], named=True)
 
     def make(self) -> None:
         """Make the objects; the ConfigMap is owned by the operator's own."""
         config, *others, own = self._made
         for one in others:
-            create(self._cluster, one)
-        owner = create(self._cluster, own)
+            self._cluster.create(one)
+        owner = self._cluster.create(own)
         reference = {
             "apiVersion": own["apiVersion"], "kind": own["kind"],
             "name": own["metadata"]["name"], "uid": owner["metadata"]["uid"],
         }  # fmt: skip
         owned = {**config["metadata"], "ownerReferences": [reference]}
-        create(self._cluster, {**config, "metadata": owned})
+        self._cluster.create({**config, "metadata": owned})
 
     def delete(self) -> None:
         """Delete the objects, the operator's own first, and with it what it owns."""
         for one in reversed(self._made[1:]):
-            delete(self._cluster, path_of(self._cluster, one, named=True))
+            self._cluster.delete(self._cluster.path_of(one, named=True))
 
     def follow(self, tell: Callable[[RunPods], None]) -> None:
-        """Follow it to its end; the last status is written then. `tell` sees how the watch goes."""
+        """Follow the run to its end and write its last status; calls `tell` after each look."""
         self._pods.start()
         copier = threading.Thread(target=self._copy_log, daemon=True)
         copier.start()
@@ -104,14 +104,14 @@ class OperatorRun:
         self._pods.close()
 
     def _look(self) -> bool:
-        """Write down how it stands; True at its end."""
+        """Write the state of the run; True at its end."""
         try:
             found = self._cluster.call("GET", self.path)
         except ApiError as error:
             if error.status != 404:
                 raise
             what = f"the {self._made[-1]['kind']} {self._made[-1]['metadata']['name']} was deleted"
-            conclude(self._run, State.FAILED, Failure(what), LaunchError.exit_code)
+            conclude_error(self._run, LaunchError(what))
             return True
         said = (found.get("status") or {}).get("conditions") or ()
         conditions = {one["type"]: one for one in said if one.get("status") == "True"}
@@ -120,7 +120,7 @@ class OperatorRun:
                 self._conclude(state, conditions[kind])
                 return True
         status = read_status(self._run)
-        running = [pod for pod in self._pods.pods.values() if words.is_running(pod)]
+        running = [pod for pod in self._pods.pods.values() if pod_trouble.is_running(pod)]
         # Trainer has no condition for it, and does not start its pods apart.
         runs = "Running" in conditions or (running and self._made[-1]["kind"] == "TrainJob")
         if runs and status.state is not State.RUNNING:
@@ -129,27 +129,28 @@ class OperatorRun:
         elif status.state is State.PENDING and not (said or self._pods.pods):
             self._unattended(status)
         elif status.state is State.PENDING:
-            waiting = [pod for pod in self._pods.pods.values() if not words.is_running(pod)]
+            waiting = [pod for pod in self._pods.pods.values() if not pod_trouble.is_running(pod)]
             troubles = [self._pods.trouble_of(pod["metadata"]["name"]) for pod in waiting]
-            why = [one.what for one in troubles if one] or [words.waits(pod) for pod in waiting]
+            why = [one.what for one in troubles if one] or [
+                pod_trouble.waits(pod) for pod in waiting
+            ]
             reason = f"the operator starts its pods; {len(running)} run"
             reason += f", {why[0]}" if why else ""
-            if reason != status.reason:
-                write_json(self._run.status, replace(status, reason=reason).to_json())
+            write_reason(self._run, reason)
         return False
 
     def _unattended(self, status: Status) -> None:
-        """Nobody has said a word of the object yet; after its time that is a failure."""
+        """No operator has written a status yet; LaunchError once that has taken too long."""
         waited, kind = time.time() - (status.created or time.time()), self._made[-1]["kind"]
         what = f"no operator has taken up the {kind}"
-        if waited > self._job.schedule_timeout:
+        if waited > KubernetesOptions.of(self._job).schedule_timeout:
             raise LaunchError(
                 f"{what} for {waited:.0f} s",
-                "the cluster knows the kind, but nothing that makes pods for it is at work there",
+                "the cluster knows the kind, but nothing there makes pods for it",
                 "see whether Kubeflow's operator runs; shanty's own pods need none (no --as)",
             )
-        if waited > _ATTENDED and not status.reason.startswith(what):
-            write_json(self._run.status, replace(status, reason=f"{what} yet").to_json())
+        if waited > _ATTENDED:
+            write_reason(self._run, f"{what} yet")
 
     def _launchers(self) -> list[Object]:
         return [
@@ -172,7 +173,7 @@ class OperatorRun:
                         log = self._run.logs / "launcher.log"
                         lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
                         what = f"the launcher ended with exit code {code}"
-                        code = code or LaunchError.exit_code  # of one that was tried again
+                        code = code or LaunchError.exit_code  # a launcher that was tried again
                         failure = Failure(what, why, lines=tuple(lines), log=str(log))
         conclude(self._run, state, failure, code)
 
@@ -195,7 +196,7 @@ class OperatorRun:
             self._ended.wait(_LOOK)
 
     def _copied(self, name: str, before: int) -> int:
-        """Follow the log of a pod, of which `before` bytes are here, to its end; its length."""
+        """Follow the log of a pod, of which `before` bytes are here; returns its length."""
         path = f"{self._cluster.path('pods', f'{name}/log')}?container=launcher&follow=true"
         seen = 0
         with (self._run.logs / "launcher.log").open("ab", buffering=0) as file:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shanty.launch import interpreter, mpis, settings
-from shanty.launch.cluster import connect
-from shanty.launch.cluster.parallel import Say, side_by_side
-from shanty.launch.cluster.prepare import place_workspace
-from shanty.launch.cluster.rpc_client import RpcClient
-from shanty.launch.containers import inside
-from shanty.launch.containers.inside import Furnished
-from shanty.launch.containers.options import IMAGE_MPI, refuse_without_python
-from shanty.launch.host import Host
-from shanty.launch.targets.base import plan_of, scratch_of
-from shanty.launch.targets.ssh import shared_out
+from shanty.launch import settings
+from shanty.launch.provision.node import HostPlace
+from shanty.launch.provision.provision import provision, to_bring
+from shanty.launch.provision.session import HostSession, nodes_of, shared_out
+from shanty.launch.targets.base import Surroundings, begin_request, plan_of, scratch_of
+from shanty.launch.transport import connect
+from shanty.launch.transport.parallel import Say, side_by_side
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import LaunchError
-from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.plan import Node
-from shanty.runtime.resolve import AttemptSettings, resolve, shim_scripts
-from shanty.runtime.rundir import RunDir, home, read_json, write_json
+from shanty.runtime.resolve import settled
+from shanty.runtime.rundir import RunDir, home, write_json
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec
 
 Survey = dict[str, Any]
@@ -37,63 +31,37 @@ def start_in(
     run: RunDir,
     say: Say,
     warn: Say,
-    committed: Callable[[list[dict[str, Any]]], None],
+    committed: Callable[[Sequence[Host]], None],
 ) -> list[RpcClient]:
     """Prepare the pods at `addresses`, in their order, and start the run; returns their clients.
 
-    `committed` hears of the hosts when the run is about to be handed over. Raises ShantyError of
+    `committed` is called with the hosts just before the run is handed over. Raises ShantyError of
     all kinds.
     """
-    place, environ = home(os.environ), {**os.environ, **job.env}
+    place = home(os.environ)
+    here = Surroundings(place, os.environ, settings.load(place), say, warn)
     clients = connect.connect(
         hosts, terminal=False, progress=lambda host, text: say(f"{host.name}: {text}")
     )
     surveys = side_by_side(clients, lambda client: client.ask("survey").values)
     _try_calls(clients[0], hosts, addresses, port)
-    installation = (
-        [inside.mpi_of_image(job.image or "", clients[0])] * len(clients)
-        if job.mpi == IMAGE_MPI
-        else mpis.select(job.mpi, place, environ)
-    )
-    python = interpreter.choose(job.python, Path(job.workdir), environ)
-    users = {host.name: f"{run.id}.{number}" for number, host in enumerate(hosts)}
-    placed = place_workspace(clients, job, users, place, say)
-    furnished = inside.furnish(
-        clients, installation, python, job.environment, place, os.environ, say
-    )
-    for client in clients:
-        for what, fix in client.notes:
-            warn(f"{client.host.name}: {what} ({fix})")
+    bring = to_bring(job, here)
     cores = shared_out(surveys)
-    nodes = [
-        _node(number, client, surveys[client.host.name], address, port, run, one)._replace(
-            workdir=placed[client.host.name], cores=cores[client.host.name]
-        )
-        for number, (client, address, one) in enumerate(
-            zip(clients, addresses, furnished, strict=True)
-        )
+    sessions = [
+        _session(client, surveys[client.host.name], address, port, cores[client.host.name])
+        for client, address in zip(clients, addresses, strict=True)
     ]
-    refuse_without_python(job, nodes)
-    own = settings.load(place)
-    attempt = resolve(
-        job, nodes,
-        AttemptSettings(
-            run=run.id, scratch=scratch_of(run), scripted=True, log_limit=own.log_limit,
-            given=job.env, networks=tuple(f"{at}/128" for at in addresses if ":" in at),
-        ),
-    )  # fmt: skip
-    plan = plan_of(job, run, own, attempt)
-    hostfile = FLAVOURS[plan.lead.installation.flavour].hostfile(attempt.layout.hosts)
-    run.hostfile.write_text(hostfile)
+    ready = provision(sessions, job, bring, run.id, here)
+    nodes = nodes_of(sessions, ready, run.id, scratch_of(run))
+    networks = tuple(f"{at}/128" for at in addresses if ":" in at)
+    plan = plan_of(job, run, here.settings, nodes)
+    plan = settled(plan, job, nodes, here.environ, networks=networks)
     write_json(run.plan, plan.to_json())
-    shims = shim_scripts(plan.lead, raw=plan.raw, workers=len(nodes) > 1)
-    files: dict[str, list[Any]] = {f"bin/{name}": [text, 0o755] for name, text in shims.items()}
-    files["hostfile"] = [hostfile, 0o644]
-    committed([asdict(host) for host in hosts])
-    clients[0].ask(
-        "begin-run", run=run.id, plan=plan.to_json(), job=job.to_json(),
-        status={**(read_json(run.status) or {}), "reason": ""}, files=files, stdin=False,
-    )  # fmt: skip
+    begin = begin_request(plan, job, run)
+    run.hostfile.write_text(begin["files"]["hostfile"][0])
+    begin["status"]["reason"] = ""
+    committed(hosts)
+    clients[0].ask("begin-run", **begin, stdin=False)
     return clients
 
 
@@ -110,39 +78,16 @@ def _try_calls(lead: RpcClient, hosts: Sequence[Host], addresses: Sequence[str],
         )
 
 
-def _node(
-    number: int,
-    client: RpcClient,
-    survey: Survey,
-    address: str,
-    port: int,
-    run: RunDir,
-    furnished: Furnished,
-) -> Node:
-    host = client.host
-    return Node(
-        number=number,
-        name=host.name,
-        address=address,
-        slots=host.slots or 1,
-        cores=1,
-        run_dir=str(PurePosixPath(client.home, "work", f"{run.id}.{number}")),
-        workdir="",
-        python=furnished.python,
-        agent_python=client.python,
-        package=client.root,
-        mpi=asdict(furnished.installation),
-        names=tuple(sorted({host.name, str(survey["hostname"]), address})),
-        connection={"kind": "pod", "port": port},
-        search_path=survey["path"],
-        mpi4py=furnished.mpi4py,
-        segments=f"/dev/shm/{PurePosixPath(scratch_of(run)).name}",
-        fabric=bool(survey["fabrics"]),
-        interfaces=_interfaces(survey, address),
+def _session(client: RpcClient, survey: Survey, address: str, port: int, cores: int) -> HostSession:
+    host, found = client.host, survey["addresses"]
+    place = HostPlace(
+        host.name,
+        address,
+        host.slots or 1,
+        cores,
+        tuple(sorted({host.name, str(survey["hostname"]), address})),
+        {"kind": "pod", "port": port},
+        # Of the interface that the other pods reach; no other pod can look up its name.
+        tuple((one["interface"], address) for one in found if one["address"] == address)[:1],
     )
-
-
-def _interfaces(survey: Survey, address: str) -> tuple[tuple[str, str], ...]:
-    """The interface of a pod that the others reach; no other pod can look up its name."""
-    names = [one["interface"] for one in survey["addresses"] if one["address"] == address]
-    return ((names[0], address),) if names else ()
+    return HostSession(place, survey, client)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shanty.launch.cluster import inventory
-from shanty.launch.connections.openssh import resolved
-from shanty.launch.host import Host
+from shanty.launch import inventory
+from shanty.launch.transport.openssh import resolved
 from shanty.runtime.rundir import RUN_DIR
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec
 
 HOSTFILE = Path("/etc/mpi/hostfile")
@@ -26,25 +26,22 @@ _LOOK = 1.0  # seconds between two looks, and for one
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
-    """True in a launcher's pod, but for the ranks and the line of a run, which has its hosts."""
+    """True in a launcher's pod, but not in a rank or the command line of a run."""
     launcher = environ.get("K_MPI_JOB_ROLE") == "launcher"
     return launcher and RUN_DIR not in environ and HOSTFILE.is_file()
 
 
 def on_workers(job: JobSpec, say: Callable[[str], None]) -> JobSpec:
-    """The job on the workers, once they listen for ssh, or have been waited for long enough."""
+    """The job with the workers as its hosts, after a wait until they listen for ssh."""
     hosts = [_named(host) for host in inventory.read_hostfile(HOSTFILE)]
     _await([host for host in hosts if host.name != os.uname().nodename], say)
-    slots = ["" if host.slots is None else f":{host.slots}" for host in hosts]
-    return replace(
-        job, on=",".join(host.name + each for host, each in zip(hosts, slots, strict=True))
-    )
+    return replace(job, on=",".join(map(inventory.written, hosts)))
 
 
 def _named(host: Host) -> Host:
     """The host; the launcher's own pod, which may be a worker too, by the name it has here."""
     own = os.uname().nodename
-    return replace(host, name=own) if host.name.partition(".")[0] == own else host
+    return host._replace(name=own) if host.name.partition(".")[0] == own else host
 
 
 def _await(hosts: Sequence[Host], say: Callable[[str], None]) -> None:

@@ -8,24 +8,34 @@ import shlex
 import signal
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import shanty
 from shanty.launch import interpreter, mpis
 from shanty.launch.machines import queue
-from shanty.launch.targets.base import Planned, Reply, Surroundings, plan_of, run_folder
-from shanty.runtime import addresses, platform
-from shanty.runtime.agent import control
-from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.launch.package import FOLDER
+from shanty.launch.provision.node import HostPlace, Ready, node_of
+from shanty.launch.targets.base import (
+    Outline,
+    Planned,
+    Reply,
+    Surroundings,
+    in_workdir,
+    mpi_head,
+    plan_of,
+    ranks_head,
+    run_folder,
+)
+from shanty.runtime import addresses, platform, run_agents
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
-from shanty.runtime.resolve import TENSORFLOW_1, AttemptSettings, resolve, shim_scripts
-from shanty.runtime.rundir import RunDir, storage_errors, write_json
+from shanty.runtime.resolve import TENSORFLOW_1, agent_files, settled
+from shanty.runtime.rundir import RunDir, storage_errors, write_files, write_json
+from shanty.runtime.site import Site
 from shanty.runtime.spec import JobSpec, Module, Script, Status
 
-_PACKAGES = str(Path(shanty.__file__).parent.parent)
+_PACKAGES = str(FOLDER.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +49,36 @@ class Facts:
 
 @dataclass(frozen=True)
 class LocalPlan(Planned):
-    """A job as it will be run here; `hostfile` is the text of its host file."""
+    """A job as it will be run here."""
 
     plan: Plan
-    hostfile: str
 
     @property
     def ranks(self) -> int | None:
         """How many ranks there are to be; None where the user's own line says it."""
         return self.plan.attempt.ranks
 
-    def render(self) -> str:
-        """What would be run, for a person to read and to paste."""
+    def outline(self) -> Outline:
+        """What would be run, as lines to paste."""
         node, layout = self.plan.lead, self.plan.attempt.layout
-        installation = node.installation
-        title = FLAVOURS[installation.flavour].title
         exports = {**node.environment.default, "HOSTFILE": layout.hostfile, **self.job.env}
         if self.job.tf1:
             exports[TENSORFLOW_1] = "1"
-        lines = [
-            f"# MPI     {title} {installation.version} ({installation.prefix})",
-            f"# hosts   {node.address} ({node.slots} slots)",
-            f"# ranks   {layout.ranks or 'as the command says'}",
-            f"# python  {node.python}",
-            f"cd {shlex.quote(self.job.workdir)}",
-            *(f"export {key}={shlex.quote(value)}" for key, value in exports.items()),
-            f"cat > {shlex.quote(layout.hostfile)} <<'END'\n{self.hostfile}END",
-            shlex.join(self.plan.attempt.argv),
+        hostfile, _ = agent_files(self.plan)["hostfile"]
+        folder, command = in_workdir(self.job, self.plan.attempt.argv)
+        heads = [
+            mpi_head(node.installation),
+            ("hosts", f"{node.address} ({node.slots} slots)"),
+            ranks_head(layout.ranks),
+            ("python", node.python),
         ]
-        return "\n".join(lines)
+        script = [
+            folder,
+            *(f"export {key}={shlex.quote(value)}" for key, value in exports.items()),
+            f"cat > {shlex.quote(layout.hostfile)} <<'END'\n{hostfile}END",
+            command,
+        ]
+        return Outline(heads, script)
 
     def _submit(self, stdin: int) -> None:
         job, run = self.job, self.run
@@ -75,7 +86,7 @@ class LocalPlan(Planned):
         ports = addresses.ports_of_host(attempt, node)
         shared = {**attempt.shared, **addresses.variables(attempt, {node.number: ports})}
         plan = self.plan._replace(attempt=attempt._replace(shared=shared))
-        start(job, plan, run, self.hostfile, stdin)
+        start(job, plan, run, stdin)
 
 
 class LocalTarget:
@@ -99,31 +110,20 @@ class LocalTarget:
         settings = self.here.settings
         scratch = f"{platform.scratch_root()}/{run.id[-11:]}"
         node = node_of_this_machine(facts, job, run, scratch)
-        attempt = resolve(
-            job,
-            [node],
-            AttemptSettings(
-                run=run.id,
-                scratch=scratch,
-                scripted=False,
-                log_limit=settings.log_limit,
-                given={**self.here.environ, **job.env},
-            ),
-        )
+        plan = plan_of(job, run, settings, [node], scratch=scratch)
+        plan = settled(plan, job, [node], self.here.environ)
         if job.memory_per_rank or job.gpus_per_rank:
             from shanty.launch.doctor import this_machine
 
-            this_machine.check_capacity(job, attempt.ranks or 1)
-        plan = plan_of(job, run, settings, attempt, scratch=scratch)
-        hostfile = FLAVOURS[facts.installation.flavour].hostfile(attempt.layout.hosts)
-        return LocalPlan(job, run, plan, hostfile)
+            this_machine.check_capacity(job, plan.attempt.ranks or 1)
+        return LocalPlan(job, run, plan)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand, as their directories say; a run without agents is LOST."""
-        return {run: control.status_of(run) for run in runs}
+        return {run: run_agents.status_of(run) for run in runs}
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """End the run; one that has ended is no error."""
+        """End the run, unless the run has ended."""
         return ask_here(run, kind="stop", grace=grace)
 
     def stacks(self, run: RunDir) -> Reply:
@@ -137,7 +137,7 @@ class LocalTarget:
 
 def ask_here(run: RunDir, **request: Any) -> Reply:
     """Leave a request for the controller, wake it and wait for its answer."""
-    return Reply(**control.ask(run, request))
+    return Reply(**run_agents.ask(run, request))
 
 
 def survey(job: JobSpec, here: Surroundings) -> Facts:
@@ -150,46 +150,46 @@ def survey(job: JobSpec, here: Surroundings) -> Facts:
     )
 
 
-def node_of_this_machine(facts: Facts, job: JobSpec, run: RunDir, scratch: str) -> Node:
+def place_here(cores: int, job: JobSpec) -> HostPlace:
     """This machine as a host of a run."""
+    slots = max(cores, job.ranks or 0) if job.oversubscribe else cores
+    return HostPlace(os.uname().nodename, "localhost", slots, cores)
+
+
+def node_of_this_machine(
+    facts: Facts, job: JobSpec, run: RunDir, scratch: str, ready: Ready | None = None
+) -> Node:
+    """This machine as a host of a run; `ready` is what its container has, if there is one."""
+    if ready is None:
+        ready = Ready(
+            facts.installation,
+            facts.python,
+            _mpi4py(),
+            job.workdir,
+            agent_python=sys.executable,
+            package=_PACKAGES,
+            search_path=os.defpath,
+        )
     shared_memory = platform.SHARED_MEMORY
-    return Node(
-        number=0,
-        name=os.uname().nodename,
-        address="localhost",
-        slots=max(facts.cores, job.ranks or 0) if job.oversubscribe else facts.cores,
-        cores=facts.cores,
-        run_dir=str(run.path),
-        workdir=job.workdir,
-        python=facts.python,
-        agent_python=sys.executable,
-        package=_PACKAGES,
-        mpi=asdict(facts.installation),
-        search_path=os.defpath,
-        mpi4py=_mpi4py(),
-        segments=f"{shared_memory}/{Path(scratch).name}" if shared_memory else "",
-    )
+    segments = f"{shared_memory}/{Path(scratch).name}" if shared_memory else ""
+    return node_of(0, place_here(facts.cores, job), ready, str(run.path), segments)
 
 
-def start(job: JobSpec, plan: Plan, run: RunDir, hostfile: str, stdin: int) -> None:
+def start(job: JobSpec, plan: Plan, run: RunDir, stdin: int) -> None:
     """Start a run's agents on this machine; `stdin` is what rank 0 will read."""
     with run_folder(run, job, plan.attempt.ranks):
-        write_down(plan, run, hostfile)
+        write_down(plan, run)
         queue.begins(run)
-        control.start_agents(run, plan, job.workdir, stdin, job.secrets)
-        if queue.site_of(run) is not None:
-            queue.begun(run, {"target": LocalTarget.scheme})
+        run_agents.start_agents(run, plan, job.workdir, stdin, job.secrets)
+        if queue.waiting(run) is not None:
+            queue.begun(run, Site(LocalTarget.scheme))
 
 
-def write_down(plan: Plan, run: RunDir, hostfile: str = "") -> None:
+def write_down(plan: Plan, run: RunDir) -> None:
     """Write all that its agents read into a run's folder."""
     with storage_errors(run.path):
-        run.hostfile.write_text(hostfile)
+        write_files(run, agent_files(plan))
         write_json(run.plan, plan.to_json())
-        for name, text in shim_scripts(plan.lead, raw=plan.raw, workers=False).items():
-            shim = run.bin / name
-            shim.write_text(text)
-            shim.chmod(0o755)
 
 
 def _mpi4py() -> str:

@@ -1,27 +1,35 @@
 """Machines by their type: a run gets free ones, or waits in a queue until there are.
 
-It is written down at once. What gives out machines and starts it is a process of its own, the
-scheduler (`launch/scheduler`). Whoever asks about a waiting run starts that again if it is gone.
-Once a run has begun it is one on hosts, or on this machine, like any other.
+The run is written down at once. A process of its own, the scheduler (`launch/scheduler`), gives it
+machines and starts it. A command that asks about a waiting run starts the scheduler again if it is
+gone. A run that has begun is like any other run on hosts, or on this machine.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from shanty.launch import lock
 from shanty.launch.machines import queue, types
 from shanty.launch.machines.allotment import fitting
 from shanty.launch.machines.types import LOCAL, QUEUES, MachineType
-from shanty.launch.targets.base import Planned, Reply, Surroundings, refuse_options, run_folder
-from shanty.runtime.agent import control
+from shanty.launch.options.known import refuse_foreign_options
+from shanty.launch.targets.base import (
+    Outline,
+    Planned,
+    Reply,
+    Surroundings,
+    in_workdir,
+    run_folder,
+)
+from shanty.runtime import run_agents, run_status
 from shanty.runtime.errors import STOPPED_EXIT, UsageError
-from shanty.runtime.rundir import RunDir, read_json, write_json
+from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import JobSpec, State, Status
 
 _HANDOVER = 60.0  # seconds for the process that starts a run to answer when it is to stop
@@ -35,22 +43,20 @@ class WaitingPlan(Planned):
     kinds: tuple[MachineType, ...]
     takes_long: ClassVar[bool] = True
 
-    def render(self) -> str:
-        """What would be waited for, for a person to read."""
-        lines = [
-            f"# machines {count} of {name}: {', '.join(kind.machines(self.here.home).values())}"
+    def outline(self) -> Outline:
+        """What would be waited for."""
+        heads = [
+            ("machines", f"{count} of {name}: {', '.join(kind.machines(self.here.home).values())}")
             for (name, count), kind in zip(self.job.machines, self.kinds, strict=True)
         ]
-        return "\n".join(
-            [*lines, f"cd {shlex.quote(self.job.workdir)}", shlex.join(self.job.words())]
-        )
+        return Outline(heads, in_workdir(self.job, self.job.words()))
 
     def _submit(self, stdin: int) -> None:
         """Write the run down, in the queue; its ranks read no standard input."""
         del stdin
         with queue.held(self.here.home), run_folder(self.run, self.job, self.ranks):
             queue.write_environment(self.run, self.here.environ)
-            write_json(self.run.site, {"target": queue.TARGET})
+            queue.note(self.run, queue.Queued())
         self.here.say("")
         queue.ensure_scheduler(self.here.home)
 
@@ -74,7 +80,7 @@ class MachinesTarget:
         self._cancel = cancel
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
-        """See that there are so many machines; UsageError where there will never be."""
+        """Check that the types have so many machines; UsageError where they have not."""
         home = self.here.home
         if job.hostfile:
             raise UsageError(
@@ -83,7 +89,7 @@ class MachinesTarget:
         kinds = tuple(types.load(name, home) for name, _ in job.machines)
         if any(kind.kind in QUEUES for kind in kinds):
             return self._queued(job, run, kinds)
-        refuse_options(job, f"machines of the type {kinds[0].name}")
+        refuse_foreign_options(job, f"machines of the type {kinds[0].name}")
         if len({kind.kind for kind in kinds}) > 1:
             raise UsageError(
                 "a run is on this machine or on hosts, not on both",
@@ -95,7 +101,7 @@ class MachinesTarget:
             there = ", ".join(f"{name} has {len(each)}" for name, each in machines.items())
             wanted = " and ".join(f"{count} of {name}" for name, count in job.machines)
             raise UsageError(
-                f"there are no {wanted} together",
+                f"{wanted} are not available together",
                 there,
                 f"take fewer, or add machines: shanty machines add {kinds[0].name} --on …",
             )
@@ -105,9 +111,9 @@ class MachinesTarget:
         """Plan a job whose machines a queue gives, which has its own order of waiting."""
         if len({kind.name for kind in kinds}) > 1:
             raise UsageError(
-                f"machines of the types {' and '.join(kind.name for kind in kinds)} cannot be "
-                "had together",
-                f"those of a queue ({kinds[0].on}) are given for the whole run",
+                f"machines of the types {' and '.join(kind.name for kind in kinds)} are not "
+                "available together",
+                f"a queue ({kinds[0].on}) gives machines for the whole run",
                 "take the same type for the master and the workers",
             )
         queue = kinds[0].kind
@@ -121,23 +127,22 @@ class MachinesTarget:
         return self._onwards(kinds[0].applied(job, sum(n for _, n in job.machines)), run)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
-        """Where the runs stand, as is written down; the queue is served from now on."""
-        found = {run: control.read_status(run) for run in runs}
+        """Where the runs stand, as is written down; starts the scheduler if it is gone."""
+        found = {run: run_status.read_status(run) for run in runs}
         if any(not status.state.final for status in found.values()):
             queue.ensure_scheduler(self.here.home)
         return found
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """Take the run out of the queue; one that has begun meanwhile is ended."""
+        """Take the run out of the queue; a run that has begun meanwhile is ended."""
         with queue.held(self.here.home):
-            site = queue.site_of(run)
-            if site is not None:
+            queued = queue.waiting(run)
+            if queued is not None:
                 (run.path / queue.STOP).touch()
-                started = bool(site.get("machines"))
-                if not started:
-                    control.conclude(run, State.STOPPED, None, STOPPED_EXIT)
+                if not queued.machines:
+                    run_status.conclude(run, State.STOPPED, None, STOPPED_EXIT)
                     return Reply(True)
-        if site is None:
+        if queued is None:
             return self._cancel(run, grace)
         deadline = time.monotonic() + _HANDOVER
         while time.monotonic() < deadline:
@@ -145,17 +150,17 @@ class MachinesTarget:
                 self.here.home
             )  # which starts it again, if nobody does, to be stopped
             starter = read_json(queue.starter_record(run)) or {}
-            if control.is_alive(starter, "starter") and queue.is_locked(queue.starter_lock(run)):
+            if run_agents.is_alive(starter, "starter") and lock.is_locked(queue.starter_lock(run)):
                 os.kill(starter["starter"]["pid"], signal.SIGTERM)
-            if control.read_status(run).state.final:
+            if run_status.read_status(run).state.final:
                 return Reply(True)
-            if queue.site_of(run) is None:
+            if queue.waiting(run) is None:
                 return self._cancel(run, grace)
             time.sleep(0.1)
         return Reply(False, "the process that starts the run does not answer")
 
     def stacks(self, run: RunDir) -> Reply:
-        """There are none yet."""
+        """Refuse: the run has no ranks yet."""
         return Reply(False, "the run has no machines yet")
 
 

@@ -1,4 +1,4 @@
-"""The networks of a run over several hosts: chosen, told to all that talks, and shown."""
+"""The networks of a run over several hosts: how they are chosen, passed on, and shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chosen(
     """The networks that the run takes; empty for a single host.
 
     FoundError where no network joins all hosts, or none that this MPI can use (only a warning
-    where the user has named the ranks' networks himself), or a name of his is on no host.
+    where the user has named the ranks' networks), or no host has a network that the user names.
     """
     from shanty.launch.network.selection import decide
 

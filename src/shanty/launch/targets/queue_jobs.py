@@ -1,7 +1,7 @@
 """Jobs of other queues than Slurm in which a run may be started.
 
-Their hosts are not used by themselves, and this machine is not used in their place unless the user
-says so: a run on one of several hosts would look like one on all of them.
+The hosts of such a job are not used unless the user names them, nor is this machine used in their
+place: a run on one of several hosts would look like a run on all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shanty.runtime.rundir import RUN_DIR
 
 
 class _Queue(NamedTuple):
-    """A queue: the variables by which its jobs are known and numbered, and those with the hosts."""
+    """The variables in jobs of a queue: those of every job, its number, and its hosts."""
 
     name: str
     job: str

@@ -1,17 +1,15 @@
 """All targets by their names: a job goes where it says, a run is asked about where it went.
 
-Other packages add theirs by an entry point of the group `shanty.targets`: its name is the scheme,
-as in `--on slurm`, its object makes a `base.Target` of `base.Surroundings`.
+What each of them declares, and how other packages add theirs, is in `launch.options.known`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
 from shanty.launch.containers.options import refuse_outside
+from shanty.launch.options import known
+from shanty.launch.options.declared import Declared
 from shanty.launch.targets.base import (
     CanInterrupt,
     Planned,
@@ -19,20 +17,49 @@ from shanty.launch.targets.base import (
     Surroundings,
     Target,
     lost,
-    refuse_options,
 )
 from shanty.launch.targets.local import LocalTarget
 from shanty.launch.targets.queue_jobs import refuse_this_machine
+from shanty.runtime import site
 from shanty.runtime.errors import NotFoundError
-from shanty.runtime.rundir import RunDir, read_json
+from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Status
 
-if TYPE_CHECKING:
+LOCAL, SSH, SLURM, KUBERNETES, MACHINES = "local", "ssh", "slurm", "k8s", "machines"
+
+
+def _ssh(here: Surroundings, _all: Targets) -> Target:
     from shanty.launch.targets.ssh import SshTarget
 
+    return SshTarget(here)
 
-LOCAL, SSH, SLURM, KUBERNETES, MACHINES = "local", "ssh", "slurm", "k8s", "machines"
-_GROUP = "shanty.targets"
+
+def _slurm(here: Surroundings, _all: Targets) -> Target:
+    from shanty.launch.targets.slurm import SlurmTarget
+
+    return SlurmTarget(here)
+
+
+def _kubernetes(here: Surroundings, _all: Targets) -> Target:
+    from shanty.launch.targets.kubernetes import KubernetesTarget
+
+    return KubernetesTarget(here)
+
+
+def _machines(here: Surroundings, targets: Targets) -> Target:
+    from shanty.launch.targets.machines import MachinesTarget
+
+    return MachinesTarget(here, targets.plan, targets.cancel)
+
+
+# How each is made. What it needs is imported only then.
+_MAKE: dict[str, Callable[[Surroundings, Targets], Target]] = {
+    LOCAL: lambda here, _all: LocalTarget(here),
+    SSH: _ssh,
+    SLURM: _slurm,
+    KUBERNETES: _kubernetes,
+    MACHINES: _machines,
+}
 
 
 class Targets:
@@ -41,90 +68,59 @@ class Targets:
     def __init__(self, here: Surroundings) -> None:
         self.settings = here.settings
         self._here = here
-        self._targets: dict[str, Target] = {LOCAL: LocalTarget(here)}
+        self._targets: dict[str, Target] = {}
 
     def looking(self) -> Targets:
-        """The same, which only look: a plan of theirs brings no image anywhere."""
-        return Targets(replace(self._here, brings=False))
-
-    @cached_property
-    def hosts(self) -> SshTarget:
-        """The target for hosts that are named; what it needs is imported only when it is."""
-        from shanty.launch.targets.ssh import SshTarget
-
-        return SshTarget(self._here)
+        """The same for a plan that is only shown: it brings no image anywhere."""
+        return Targets(self._here._replace(brings=False))
 
     def named(self, scheme: str) -> Target:
         """The target of that name; NotFoundError when no package that works here has it."""
         if scheme not in self._targets:
-            if scheme == SSH:
-                self._targets[scheme] = self.hosts
-            elif scheme == SLURM:
-                from shanty.launch.targets.slurm import SlurmTarget
-
-                self._targets[scheme] = SlurmTarget(self._here)
-            elif scheme == KUBERNETES:
-                from shanty.launch.targets.kubernetes import KubernetesTarget
-
-                self._targets[scheme] = KubernetesTarget(self._here)
-            elif scheme == MACHINES:
-                from shanty.launch.targets.machines import MachinesTarget
-
-                self._targets[scheme] = MachinesTarget(self._here, self.plan, self.cancel)
-            else:
-                self._targets[scheme] = self._installed(scheme)
+            make = _MAKE.get(scheme)
+            self._targets[scheme] = make(self._here, self) if make else self._installed(scheme)
         return self._targets[scheme]
 
     def _installed(self, scheme: str) -> Target:
         """Another package's target."""
-        from importlib.metadata import entry_points
-
-        found = entry_points(group=_GROUP, name=scheme)
-        if not found:
+        found = known.declared(scheme)
+        if found is None or found.make is None:
             raise NotFoundError(
-                f"there is no target {scheme}",
+                f"target {scheme} not found",
                 "the package that has it is not installed here",
                 "install it, or look at the run where it is",
             )
-        entry = next(iter(found))
-        try:
-            target: Target = entry.load()(self._here)
-        except Exception as error:  # whatever that package does wrong
-            package = entry.dist.name if entry.dist else entry.value
-            raise NotFoundError(
-                f"the target {scheme} of the package {package} does not work here",
-                f"{type(error).__name__}: {error}",
-                "install it anew, in a version for this one of shanty",
-            ) from error
+        target: Target = found.make(self._here)
         return target
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
         """Find out what is there for `job` and decide everything; nothing is put anywhere yet."""
-        scheme = self._scheme_of(job)
-        if scheme == MACHINES:
-            return self.named(scheme).plan(job, run)
-        if scheme == SSH and not (job.on or job.hostfile):
+        own = self.declared(job)
+        if own.scheme == MACHINES:
+            return self.named(MACHINES).plan(job, run)
+        if own.scheme == SSH and not (job.on or job.hostfile):
             from shanty.launch.targets.launcher_pod import on_workers
 
             job = on_workers(job, self._here.say)
-        refuse_outside(job, pods=scheme == KUBERNETES)
-        if scheme == LOCAL and not job.on:
+        refuse_outside(job, pods=own.needs_image)
+        if own.scheme == LOCAL and not job.on:
             refuse_this_machine(self._here.environ)
-        where = "this machine" if scheme == LOCAL else job.on or "these hosts"
-        refuse_options(job, where, scheme if scheme in (SLURM, KUBERNETES) else "")
-        if job.image is not None and scheme == LOCAL:
+        where = "this machine" if own.scheme == LOCAL else job.on or "these hosts"
+        known.refuse_foreign_options(job, where, own)
+        if job.image is not None and own.scheme == LOCAL:
             from shanty.launch.targets.contained import plan_here
 
             return plan_here(job, run, self._here)
-        return self.named(scheme).plan(job, run)
+        return self.named(own.scheme).plan(job, run)
 
-    def is_queued(self, job: JobSpec) -> bool:
-        """True where a queue gives the hosts, so that there are none to be looked at from here."""
-        return self._scheme_of(job) not in (LOCAL, SSH)
+    def declared(self, job: JobSpec) -> Declared:
+        """Return what the target of a job declares."""
+        scheme = self._scheme_of(job)
+        return known.declared(scheme) or Declared(scheme, scheme)
 
-    def is_kubernetes(self, job: JobSpec) -> bool:
-        """True where the job goes to a cluster of Kubernetes."""
-        return self._scheme_of(job) == KUBERNETES
+    def of(self, job: JobSpec) -> Target:
+        """Return the target that a job goes to."""
+        return self.named(self._scheme_of(job))
 
     def _scheme_of(self, job: JobSpec) -> str:
         """Which target a job goes to: `--on` has its name first, as in `slurm` or `k8s:CONTEXT`.
@@ -148,24 +144,21 @@ class Targets:
         scheme = job.on.partition(":")[0]
         if not scheme.isidentifier() or (self._here.home / "hosts" / f"{scheme}.json").exists():
             return SSH
-        from importlib.metadata import entry_points  # it takes time to load
-
-        known = {LOCAL, SLURM, KUBERNETES, *entry_points(group=_GROUP).names}
-        return scheme if scheme in known else SSH
+        if scheme in (LOCAL, SLURM, KUBERNETES):
+            return scheme
+        return scheme if scheme in {each.scheme for each in known.external()} else SSH
 
     def scheme(self, run: RunDir) -> str:
         """The name of the target that the run went to."""
-        site = read_json(run.site)
-        if site is None:
-            return SSH if run.site.exists() else LOCAL
-        return str(site.get("target", SSH))
+        where = site.read(run)
+        return LOCAL if where is None else where.target
 
     def _of(self, run: RunDir) -> Target:
         """Where the run went."""
         return self.named(self.scheme(run))
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
-        """Asks each target once about all of its runs: runs that do not answer share one bound.
+        """Ask each target once for all of its runs, which share one time limit.
 
         A run whose target is not known any more is LOST, with the cause; that is not written down.
         """
@@ -181,7 +174,7 @@ class Targets:
         return {run: found[run] for run in runs}
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """End a run: SIGTERM, and SIGKILL after `grace` seconds; one that has ended is no error."""
+        """End a run that is on: SIGTERM, and SIGKILL after `grace` seconds."""
         return self._of(run).cancel(run, grace)
 
     def stacks(self, run: RunDir) -> Reply:

@@ -12,31 +12,30 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shanty.launch.settings import SLURM_KEYS
+from shanty.launch.options.known import refuse_foreign_options
 from shanty.launch.targets.base import (
+    Outline,
     Planned,
     Reply,
     Surroundings,
-    refuse_options,
-    run_folder,
     scratch_of,
 )
-from shanty.launch.targets.local import node_of_this_machine, survey, write_down
-from shanty.launch.targets.queued import waiting_plan
-from shanty.runtime.agent.queued import QueuedRuns
+from shanty.launch.targets.local import node_of_this_machine, survey
+from shanty.launch.targets.queued import QueuedPlan, QueuedTarget, waiting_plan
+from shanty.runtime import site
 from shanty.runtime.errors import PrepareError, UsageError
-from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.plan import Plan
-from shanty.runtime.rundir import RUN_DIR, RunDir, read_json
+from shanty.runtime.plan import Plan, read_plan
+from shanty.runtime.rundir import RUN_DIR, RunDir
+from shanty.runtime.site import Site
 from shanty.runtime.slurm import submit
 from shanty.runtime.slurm.queue import SlurmQueue
-from shanty.runtime.slurm.request import Request
+from shanty.runtime.slurm.sbatch_options import Request
 from shanty.runtime.spec import JobSpec, Script, Status
 
 if TYPE_CHECKING:
@@ -55,71 +54,76 @@ _COMPILE = (
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:
-    """True in a job of Slurm's, but for the ranks and the line of a run, which has its hosts."""
+    """True in a job of Slurm, but not in a rank or the command line of a run."""
     return RUN_DIR not in environ and any(environ.get(name) for name in _OF_JOBS)
 
 
+class _Sbatch(SlurmQueue):
+    """The queue, into which `sbatch` puts runs."""
+
+    def enqueue(self, run: RunDir, job: JobSpec, start: Sequence[str]) -> str:
+        """Ask for nodes; the batch script starts the agents, and looks after their end."""
+        del start
+        plan = read_plan(run)
+        assert plan is not None  # it has just been written down
+        return submit.submit(run, plan, job, self.environ)
+
+
 @dataclass(frozen=True)
-class SlurmPlan(Planned):
+class SlurmPlan(QueuedPlan):
     """A job before it has nodes: what is asked of Slurm."""
 
     target: SlurmTarget
-    plan: Plan
     request: Request
     takes_long: ClassVar[bool] = True  # nothing is held against this machine
 
-    def render(self) -> str:
-        """What is asked for, for a person to read."""
-        node = self.plan.lead
-        title = FLAVOURS[node.installation.flavour].title
-        return "\n".join(
-            [
-                f"# MPI     {title} {node.installation.version} ({node.installation.prefix})",
-                "# hosts   as slurm gives them",
-                f"# ranks   {self.ranks or 'as the nodes have slots'}",
-                f"# python  {node.python}",
-                f"# sbatch {shlex.join(self.request.words())}",
-                f"cd {shlex.quote(self.job.workdir)}",
-                shlex.join(self.job.words()),
-            ]
-        )
+    def outline(self) -> Outline:
+        """What is asked for."""
+        heads, script = super().outline()
+        return Outline([*heads, ("sbatch", shlex.join(self.request.words()))], script)
 
-    def _submit(self, stdin: int) -> None:
-        """Write the run down and queue it; its ranks read no standard input."""
-        del stdin
-        self.target.submit(self)
+    def visible(self) -> Plan:
+        """The plan with paths that the nodes see; what they would not see is copied."""
+        here, node = self.target.here, self.plan.lead
+        home = here.environ.get("HOME", "/")
+        needed = [node.workdir, node.python, node.agent_python, node.package, node.mpi["prefix"]]
+        hidden = submit.unseen(needed, home)
+        if not hidden:
+            return self.plan
+        here.say(f"the nodes do not see {', '.join(hidden)}: a copy goes to {home}")
+        node = self.target.login.brought(self.job, self.run, node)
+        return self.plan._replace(attempt=self.plan.attempt._replace(nodes=(node,)))
 
 
-class SlurmTarget:
+class SlurmTarget(QueuedTarget):
     """Runs on the nodes that Slurm gives."""
 
     scheme: ClassVar[str] = SCHEME
 
     def __init__(self, here: Surroundings) -> None:
-        self.here = here
-        self.runs = QueuedRuns(SlurmQueue(here.environ))
+        super().__init__(here, _Sbatch(here.environ))
 
     @cached_property
     def login(self) -> SlurmLogin:
-        """What goes to a login node over ssh; loaded only then."""
+        """Runs by a login node over ssh; loaded only where they are."""
         from shanty.launch.targets.slurm_login import SlurmLogin
 
         return SlurmLogin(self.here)
 
     def plan(self, job: JobSpec, run: RunDir) -> Planned:
-        """Find MPI and Python, and hold the job against what the cluster can give."""
+        """Find MPI and Python, and check what the job asks of the cluster."""
         if job.master_image:
             raise UsageError(
                 "--master-image is not for Slurm",
                 "all nodes of a job start containers of one image",
-                "leave it out: --image is that of every node",
+                "leave it out: every node uses --image",
             )
         if not job.on:
             from shanty.launch.targets.slurm_allocation import plan_in_allocation
 
-            refuse_options(job, "the nodes of this Slurm job")
+            refuse_foreign_options(job, "the nodes of this Slurm job")
             return plan_in_allocation(self.here, job, run)
-        job, login = site_of(job, self.here.settings.slurm)
+        job, login = site_of(job, self.here.settings.targets.get(SCHEME, {}))
         if job.image is None:
             facts = survey(job, self.here)
             check_script(job, facts.python)
@@ -127,54 +131,38 @@ class SlurmTarget:
             planned = self.login.plan(job, run, login or "localhost")
             for inside in planned.insides:
                 if not inside.bare:
-                    check_script(job, planned.python, inside.client.version)
+                    check_script(job, planned.bring.python, inside.client.version)
             return planned
         request = submit.check(job, facts.installation.flavour, self.here.environ)
         home = self.here.environ.get("HOME", "/")
         submit.need_shared(str(self.here.home), home)
         node = node_of_this_machine(facts, job, run, scratch_of(run))
         plan = waiting_plan(job, run, self.here.settings, node)
-        return SlurmPlan(job, run, self, plan, request)
-
-    def submit(self, planned: SlurmPlan) -> None:
-        """Put what the nodes would not see where they do, and queue the run."""
-        run, job, plan = planned.run, planned.job, planned.plan
-        home = self.here.environ.get("HOME", "/")
-        node = plan.lead
-        needed = [node.workdir, node.python, node.agent_python, node.package, node.mpi["prefix"]]
-        hidden = submit.unseen(needed, home)
-        if hidden:
-            self.here.say(f"the nodes do not see {', '.join(hidden)}: a copy goes to {home}")
-            node = self.login.brought(job, run, node)
-            job = replace(job, workdir=node.workdir)
-            plan = plan._replace(attempt=plan.attempt._replace(nodes=(node,)))
-        with run_folder(run, planned.job, plan.attempt.ranks):
-            write_down(plan, run)
-            submit.submit(run, plan, job, self.here.environ)
+        return SlurmPlan(job, run, self.queue, plan, self, request)
 
     def describe(self, runs: Collection[RunDir]) -> Mapping[RunDir, Status]:
         """Where the runs stand; those of this cluster by one question to Slurm."""
         away = {run for run in runs if is_elsewhere(run)}
-        found = dict(self.runs.describe([run for run in runs if run not in away]))
-        found.update(self.login.describe(away) if away else {})
+        found = dict(super().describe([run for run in runs if run not in away]))
+        found.update(self.login.hosts.describe(away) if away else {})
         return {run: found[run] for run in runs}
 
     def cancel(self, run: RunDir, grace: float) -> Reply:
-        """End the run, with SIGKILL after `grace` seconds; one that waits leaves the queue."""
+        """End the run, with SIGKILL after `grace` seconds; a waiting run leaves the queue."""
         if is_elsewhere(run):
-            return self.login.cancel(run, grace)
-        return Reply(**self.runs.cancel(run, grace))
+            return self.login.hosts.cancel(run, grace)
+        return super().cancel(run, grace)
 
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
         if is_elsewhere(run):
-            return self.login.stacks(run)
-        return Reply(**self.runs.stacks(run))
+            return self.login.hosts.stacks(run)
+        return super().stacks(run)
 
 
 def is_elsewhere(run: RunDir) -> bool:
     """True for a run that a login node looks after."""
-    return bool((read_json(run.site) or {}).get("hosts"))
+    return (site.read(run) or Site()).names_hosts
 
 
 def site_of(job: JobSpec, sites: Mapping[str, Any]) -> tuple[JobSpec, str]:
@@ -187,20 +175,14 @@ def site_of(job: JobSpec, sites: Mapping[str, Any]) -> tuple[JobSpec, str]:
     own = sites.get(place)
     if isinstance(own, dict):
         defaults.update(own)
-        place = str(own.get("login", ""))
-    plain = JobSpec(job.command)
-    changes = {
-        key: value
-        for key, value in defaults.items()
-        if key in SLURM_KEYS and getattr(job, key) == getattr(plain, key)
-    }
-    return replace(job, **changes), place
+        place = str(defaults.pop("login", ""))
+    return job.defaulting(defaults), place
 
 
 def check_script(job: JobSpec, python: str, newest: str = "0.0") -> None:
     """Raise UsageError for a script with an error in its syntax, by the interpreter `python`.
 
-    One that is older than version `newest`, which the ranks have, cannot tell and is not asked.
+    An interpreter older than `newest`, the version of the ranks, cannot tell and is not asked.
     """
     if not isinstance(job.command, Script):
         return
@@ -221,5 +203,5 @@ def check_script(job: JobSpec, python: str, newest: str = "0.0") -> None:
         raise UsageError(
             f"{job.command.path} has an error in its syntax" + (f", line {where}" if where else ""),
             lines[-1],
-            "mend it: it would be found only when the job has waited for its nodes",
+            "correct it: it would be found only after the job has waited for its nodes",
         )

@@ -1,4 +1,4 @@
-"""Runs in a job of Slurm's that its user is in already (`salloc`, `sbatch`): its nodes are taken.
+"""Runs on the nodes of the Slurm job in which the command is typed (`salloc`, `sbatch`).
 
 `--on local` keeps a run to this machine.
 """
@@ -14,7 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from shanty.launch.targets.base import Planned, Surroundings, run_folder, scratch_of
+from shanty.launch.targets.base import (
+    Outline,
+    Planned,
+    Surroundings,
+    in_workdir,
+    mpi_head,
+    ranks_head,
+    run_folder,
+    scratch_of,
+)
 from shanty.launch.targets.local import (
     Facts,
     LocalTarget,
@@ -24,17 +33,19 @@ from shanty.launch.targets.local import (
 )
 from shanty.launch.targets.queued import waiting_plan
 from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
-from shanty.runtime import foreign
-from shanty.runtime.agent.queue_word import WHY
+from shanty.runtime import site
+from shanty.runtime.connections import step_start
+from shanty.runtime.controller.queue_ending import WHY
 from shanty.runtime.errors import PrepareError, UsageError
-from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.plan import Node, Plan
+from shanty.runtime.foreign_variables import of_allocation
+from shanty.runtime.plan import Plan
 from shanty.runtime.rank.srun import ALLOCATION
 from shanty.runtime.resolve import layout_of
 from shanty.runtime.rundir import RunDir, write_json
-from shanty.runtime.slurm import allocation, batch, submit, tools
+from shanty.runtime.site import Site
+from shanty.runtime.slurm import allocation, first_node, submit, tools
 from shanty.runtime.slurm.queue import SlurmQueue
-from shanty.runtime.slurm.request import SIGNAL, line_of
+from shanty.runtime.slurm.sbatch_options import SIGNAL, line_of
 from shanty.runtime.spec import JobSpec
 
 _TO_SETTLE = 20.0  # seconds
@@ -47,7 +58,7 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
     entered = None
     if job.image is not None:  # the nodes share this one's home, where it is prepared
         entered = SlurmLogin(here).entered(job, run, "localhost")
-        facts = Facts(hosts[0]["cores"], entered.installation, entered.python)
+        facts = Facts(hosts[0]["cores"], entered.installation, entered.bring.python)
     else:
         facts = survey(job, here)
     if environ.get("SLURM_HET_SIZE") and line_of(job) is not None:
@@ -60,7 +71,9 @@ def plan_in_allocation(here: Surroundings, job: JobSpec, run: RunDir) -> Planned
     if entered is None and len(hosts) == 1 and is_here(hosts[0]["name"], environ):
         own = LocalTarget(here).plan_on(replace(facts, cores=hosts[0]["slots"]), job, run)
         if tools.are_here(environ):
-            os.environ[WHY] = shlex.join(batch.word_command(own.plan.lead.host_boot, run, environ))
+            os.environ[WHY] = shlex.join(
+                first_node.word_command(own.plan.lead.host_boot, run, environ)
+            )
         return own
     node = node_of_this_machine(facts, job, run, scratch_of(run))
     nodes = [
@@ -105,7 +118,7 @@ def _hosts_of(job: JobSpec, environ: Mapping[str, str]) -> list[dict[str, Any]]:
 def _only_host(job: JobSpec, environ: Mapping[str, str]) -> list[dict[str, Any]]:
     """The node of a job that has no other, where Slurm's commands are missing."""
     if allocation.is_in_step(environ):  # only they know the tasks of the job
-        environ = {k: v for k, v in environ.items() if k not in ("SLURM_NTASKS", "SLURM_NPROCS")}
+        environ = {k: v for k, v in environ.items() if k != "SLURM_NTASKS"}
     hosts = allocation.nodes_of(environ, job, [])
     if len(hosts) > 1 or not is_here(hosts[0]["name"], environ):
         raise PrepareError(
@@ -118,14 +131,14 @@ def _only_host(job: JobSpec, environ: Mapping[str, str]) -> list[dict[str, Any]]
 
 
 def is_here(node: str, environ: Mapping[str, str]) -> bool:
-    """True where we are on that node, and not where the job was only asked for."""
+    """True on that node, and not on the host at which the job was only submitted."""
     named = environ.get("SLURMD_NODENAME")
     return named == node if named else os.uname().nodename.partition(".")[0] == node
 
 
 @dataclass(frozen=True)
 class AllocationPlan(Planned):
-    """A job on the nodes of a job of Slurm's, the lead host first.
+    """A job on the nodes of a Slurm job, the lead host first.
 
     `entered` has the container in which the node of an image is prepared; `steps` is what was
     started on the first node.
@@ -144,22 +157,19 @@ class AllocationPlan(Planned):
         """How many ranks there are to be; None where the user's own line says it."""
         return self.count
 
-    def render(self) -> str:
-        """What would be run, for a person to read."""
-        node: Node = self.plan.lead
-        title = FLAVOURS[node.installation.flavour].title
+    def outline(self) -> Outline:
+        """What would be run."""
+        node = self.plan.lead
         number = self.here.environ["SLURM_JOB_ID"]
-        lines = [
-            f"# MPI     {title} {node.installation.version} ({node.installation.prefix})",
-            *([f"# image   {self.job.image}"] if self.job.image else []),
-            *(f"# host    {host['name']}: {host['slots']} slots" for host in self.hosts),
-            f"# job     {number} of Slurm's",
-            f"# ranks   {self.ranks or 'as the command says'}",
-            f"# python  {node.python}",
-            f"cd {shlex.quote(self.job.workdir)}",
-            shlex.join(self.job.words()),
+        heads = [
+            mpi_head(node.installation),
+            *([("image", self.job.image)] if self.job.image else []),
+            *(("host", f"{host['name']}: {host['slots']} slots") for host in self.hosts),
+            ("job", f"{number} of Slurm's"),
+            ranks_head(self.ranks),
+            ("python", node.python),
         ]
-        return "\n".join(lines)
+        return Outline(heads, in_workdir(self.job, self.job.words()))
 
     def _submit(self, stdin: int) -> None:
         """Write the run down and start its agents on the first node."""
@@ -174,21 +184,26 @@ class AllocationPlan(Planned):
         with run_folder(run, self.job, plan.attempt.ranks):
             write_down(plan, run)
             write_json(run.path / "hosts.json", self.hosts)
-            site = {"target": SlurmQueue.scheme, "name": environ["SLURM_JOB_ID"], "within": True}
-            write_json(run.site, site)
-            script = run.path / batch.SCRIPT
-            script.write_text(batch.script(run, plan.lead.host_boot, SIGNAL))
+            site.write(run, Site(SlurmQueue.scheme, name=environ["SLURM_JOB_ID"], within=True))
+            script = run.path / first_node.SCRIPT
+            script.write_text(first_node.script(run, plan.lead.host_boot, SIGNAL))
             script.chmod(0o755)
             first = self.hosts[0]
             words = ["/bin/sh", str(script)]
             if not is_here(first["name"], environ):
-                words = [*first["connection"]["argv"], *words]
-            looked_after = [*plan.lead.host_boot, "slurm.batch", str(run.path), batch.STEP, *words]
+                words = [*step_start(environ), *first["connection"]["argv"], *words]
+            looked_after = [
+                *plan.lead.host_boot,
+                "slurm.batch",
+                str(run.path),
+                first_node.STEP,
+                *words,
+            ]
             with run.agent_log.open("ab") as log:
                 step = subprocess.Popen(
                     looked_after, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                     start_new_session=True,
-                    env={**environ, ALLOCATION: json.dumps(foreign.of_allocation(environ))},
+                    env={**environ, ALLOCATION: json.dumps(of_allocation(environ))},
                 )  # fmt: skip
         self.steps.append(step)
 

@@ -68,31 +68,20 @@ def pieces(file: Any, size: int = BLOCK) -> Iterator[bytes]:
     return iter(lambda: file.read(size), b"")
 
 
-class Reader(io.RawIOBase):
+class Reader:
     """A stream of blocks that is read as a file."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
-        super().__init__()
         self._blocks = iter(blocks)
         self._rest = b""
 
-    def readable(self) -> bool:
-        """True: it can be read."""
-        return True
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = BLOCK) -> bytes:
         """Up to `size` bytes, fewer at the end only."""
-        found = [self._rest]
-        length = len(self._rest)
-        while size < 0 or length < size:
-            block = next(self._blocks, b"")
-            if not block:
-                break
+        found, length = [self._rest], len(self._rest)
+        while length < size and (block := next(self._blocks, b"")):
             found.append(block)
             length += len(block)
         data = b"".join(found)
-        if size < 0:
-            size = len(data)
         self._rest = data[size:]
         return data[:size]
 
@@ -103,8 +92,8 @@ class Reader(io.RawIOBase):
 def split(stream: Any, take: Callable[[str, Iterator[bytes]], None]) -> bytes:
     """Read an archive of one image: `take` gets each file that may be a layer; the description.
 
-    `take` hears the file's name, and the content as blocks of the plain tar, which it need not
-    read. PrepareError for what is no such archive.
+    `take` gets the file's name, and the content as blocks of the plain tar, which it need not
+    read. PrepareError for anything that is not such an archive.
     """
     small: Dict[str, bytes] = {}
     try:
@@ -169,15 +158,14 @@ def write(
     layers: Sequence[Layer],
     contents: Callable[[str], Iterable[bytes]],
     sink: Any,
-    names: Sequence[str] = (),
 ) -> None:
     """Write the archive of an image to `sink`: its description, its layers, the lowest first.
 
-    `contents` gives the plain tar of a layer, in blocks. `names` are what the image is called.
+    `contents` gives the plain tar of a layer, in blocks.
     """
     name = f"{hashlib.sha256(config).hexdigest()}.json"
     files = [f"{layer.digest}.tar" for layer in layers]
-    entry = {"Config": name, "RepoTags": list(names) or None, "Layers": files}
+    entry = {"Config": name, "RepoTags": None, "Layers": files}
     written = set()
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         for layer, file in zip(layers, files):

@@ -7,21 +7,19 @@ closes the standard input of the one inside, which ends of that.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
-import subprocess
 from typing import Dict, List, Sequence, Tuple
 
-from shanty.runtime.containers.container import READ_ONLY, Container, Mount
+from shanty.runtime.containers.container import RDMA, READ_ONLY, Container, Mount
+from shanty.runtime.programs import run as run_program
 
 _REMOVAL = 10.0  # seconds for an engine to end a container
 RUN_LABEL = "shanty.run"
 # seccomp of docker and podman forbids what goes with these two: CMA between ranks, the binding of
 # memory to NUMA nodes, and a look at a rank's stack.
 _CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
-RDMA = "/dev/infiniband"
 
 
 class Engine:
@@ -163,13 +161,10 @@ def environ_of(container: Container) -> Dict[str, str]:
 def remove(container: Container) -> None:
     """End the container at once, if there is one."""
     words = ENGINES[container.engine].removal(container.program, container.name)
-    if not words:
-        return
-    nothing = subprocess.DEVNULL
-    with contextlib.suppress(OSError, subprocess.SubprocessError):  # the engine itself is gone
-        subprocess.run(
-            words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_REMOVAL, check=False
-        )
+    for _ in range(2 if words else 0):  # podman's first fails if the monitor died before it
+        done = run_program(words, _REMOVAL)
+        if done is not None and not done.returncode:
+            return
 
 
 def is_image_file(image: str) -> bool:

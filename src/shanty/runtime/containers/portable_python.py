@@ -11,12 +11,12 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from typing import Iterator, List, Set
 
 from shanty.runtime.errors import PrepareError
+from shanty.runtime.programs import run
 
 # What agents never import; it is most of a standard library.
 _LEFT_OUT = (
@@ -79,11 +79,8 @@ def fill(folder: str) -> None:
 
 def _libraries(files: List[str]) -> Set[str]:
     """All shared libraries that these files load."""
-    done = subprocess.run(
-        ["ldd", *files], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, check=False, text=True,
-    )  # fmt: skip
-    return set(_paths(done.stdout))
+    done = run(["ldd", *files])
+    return set(_paths(done.stdout if done is not None else ""))
 
 
 def _paths(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The first process of a run's pod: starts what the lead pod asks for, and ends when nobody does.
+"""The first process of a run's pod: starts what the lead pod asks for, and ends when it is idle.
 
 `python pod.py serve` comes into the pod by a ConfigMap and is run by the image's own Python, before
 any other code of shanty's is there: so it imports nothing of it.
@@ -82,12 +82,12 @@ class Line:
         own = _mac(self._keys[1], struct.pack("!Q", self._heard) + head + data)[:_MAC]
         self._heard += 1
         if not hmac.compare_digest(own, proof):
-            raise WrongKeyError("a frame is not of the other end")
+            raise WrongKeyError("a frame does not come from the other end")
         return kind, data
 
 
 def answer_call(link: socket.socket, key: bytes) -> Line:
-    """The handshake of who is called; WrongKeyError where the caller lacks the key."""
+    """The handshake of the pod that is called; WrongKeyError where the caller lacks the key."""
     own = os.urandom(_NONCE)
     link.sendall(_MAGIC + own)
     words = _exactly(link, _NONCE + 32)
@@ -104,7 +104,7 @@ def call(link: socket.socket, key: bytes) -> Line:
     """The handshake of the caller; WrongKeyError where the other end lacks the key."""
     words = _exactly(link, len(_MAGIC) + _NONCE)
     if words is None or not words.startswith(_MAGIC):
-        raise WrongKeyError("what listens there is no pod of the run")
+        raise WrongKeyError("a program that is not a pod of the run listens there")
     own = os.urandom(_NONCE)
     session = _mac(key, words[len(_MAGIC) :] + own)
     link.sendall(own + _mac(session, b"caller"))

@@ -1,8 +1,8 @@
 """Finds the MPIs of a machine by their files, without starting any of them.
 
-An MPI is a launcher and a libmpi that belong together. The names in a library's symbol table tell
-its flavour, a text in its read-only data the version; the launcher tells what it can start by the
-names of the settings that it reads. No file name is trusted alone: MPICH and Intel MPI are both
+An MPI is a launcher and a libmpi that belong together. A library's flavour is seen from the names
+in its symbol table, its version from a text in its read-only data; what a launcher can start, from
+the names of the settings that it reads. No file name is trusted alone: MPICH and Intel MPI are both
 `libmpi.so.12`, Open MPI 4 and 5 both `libmpi.so.40`, Debian keeps two MPIs in /usr, and two wheels
 in one environment overwrite each other's files.
 """
@@ -143,7 +143,7 @@ def _regions(data: mmap.mmap) -> Tuple[Tuple[int, int], Tuple[int, int]]:
 def inspect_prefix(prefix: str, origin: str = "system") -> Optional[Installation]:
     """Returns the MPI in a folder that holds bin/ and lib/, or None.
 
-    Where there are several (Debian's /usr), it is the one that bin/mpirun belongs to.
+    Where there are several (Debian's /usr), it is the MPI of bin/mpirun.
     """
     return next(iter(inspect_all(prefix, origin)), None)
 
@@ -221,15 +221,11 @@ def _version_beside(prefix: str, flavour: str, launcher: str) -> str:
     for name, installed, _ in _wheels(prefix):
         if name == _distribution(flavour):
             return installed
-    import subprocess  # here, since it takes longer to load than all that is above
+    from shanty.runtime.programs import run  # it takes longer to load than all that is above
 
-    null, argv = subprocess.DEVNULL, [launcher, "--version"]
-    try:
-        answer = subprocess.run(argv, stdin=null, capture_output=True, timeout=5, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    found = re.search(rb"\d+\.\d+(?:\.\d+)?\w*", answer.stdout)
-    return found[0].decode() if found else "unknown"
+    done = run([launcher, "--version"], 5.0)
+    found = re.search(r"\d+\.\d+(?:\.\d+)?\w*", done.stdout) if done is not None else None
+    return found[0] if found else "unknown"
 
 
 def clobbered(prefix: str) -> Optional[str]:

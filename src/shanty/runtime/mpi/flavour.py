@@ -32,10 +32,10 @@ class Footprint:
 
 
 def settled(names: Iterable[str], choices: Choices) -> FrozenSet[str]:
-    """Returns all that is decided for the user once he has set the variables `names` himself.
+    """Returns all variables that are decided once the user has set the variables `names`.
 
-    Each of `choices` has the variables of one decision: whoever sets one of them has made it,
-    and what shanty would set for it could only contradict.
+    Each of `choices` has the variables of one decision. A user who sets one of them has made it,
+    and a setting of shanty's could only contradict.
     """
     given = frozenset(names)
     made = (choice for choice in choices if not given.isdisjoint(choice))
@@ -73,8 +73,8 @@ class Flavour(ABC):
     pmi: Tuple[str, ...] = ()  # the kinds of it, as srun names them, by which its ranks find it
     ipv6 = False  # it can launch, and exchange data, where hosts have IPv6 only
 
-    # Variables: of each decision that is the user's when he sets one of them; for the networks of
-    # the ranks' data, and of the launcher and its daemons.
+    # Variables: those of each decision, which is the user's as soon as one of them is set by the
+    # user; those for the networks of the ranks' data, and of the launcher and its daemons.
     choices: Choices = ()
     rank_networks: Tuple[str, ...]
     launch_networks: Tuple[str, ...]
@@ -85,7 +85,7 @@ class Flavour(ABC):
     radix_variable = ""  # how many daemons the launcher starts itself before these start others
     prefix_variables: Tuple[str, ...] = ()  # by which ranks find an installation that was moved
     tells_prefix = False  # these are set in any case
-    name_variable = ""  # by which ranks are told another name of their host than its own
+    name_variable = ""  # gives ranks another name of their host than its own
     segment_variables: Tuple[str, ...] = ()  # where shared-memory files are
 
     # Settings for these cases.

@@ -14,6 +14,7 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.flavour import Flavour
 from shanty.runtime.mpi.hydra import Intel, Mpich
 from shanty.runtime.mpi.openmpi import OpenMPI4, OpenMPI5
+from shanty.runtime.suggestions import nearest
 
 # The preferred one first.
 FLAVOURS: Mapping[str, Flavour] = {
@@ -44,11 +45,8 @@ def flavour(name: str) -> Flavour:
     for one in FLAVOURS.values():
         if key in (one.name, *_ALIASES[one.name]):
             return one
-    from difflib import get_close_matches
-
     known = ", ".join(f"{one.name} ({one.title})" for one in FLAVOURS.values())
-    near = get_close_matches(key, FLAVOURS, 1)
-    fix = f"did you mean {near[0]}?" if near else "use one of these names"
+    fix = nearest(key, FLAVOURS, "use one of these names")
     raise UsageError(f"no MPI is called {name!r}", why=f"shanty knows {known}", fix=fix)
 
 

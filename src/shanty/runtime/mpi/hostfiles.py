@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Set, Tuple
 
 from shanty.runtime.errors import UsageError
-from shanty.runtime.unknown import nearest, place
+from shanty.runtime.suggestions import nearest, place
 
 Read = Callable[[str], Optional[str]]  # gives the text of a file, None where it cannot be read
 

@@ -6,25 +6,25 @@ Measured with the wheels of 4.1.8 and 5.0.11, two cores:
   looked at (1.2 s to 0.17 s; over three hosts 1.7 to 0.5). `tcp` in that list costs nothing and
   is needed: without it MPI_Comm_spawn hangs in 5 and fails in 4, and a world over two hosts
   cannot form.
-- Four ranks on two cores that the launcher believes to be four: an allreduce of eight bytes
-  takes 5,600 us, and 15 us with `mpi_yield_when_idle`.
+- Four ranks on two cores, where the launcher assumes four: an allreduce of eight bytes takes
+  5,600 us, and 15 us with `mpi_yield_when_idle`.
 - In 5, `:oversubscribe` without an object to map by puts every rank on the first host.
-- In 5, ranks may be reaped before their pid is known and the launcher then waits for ever
-  (PRRTE #2713); `odls_base_max_threads=0` is the cure.
+- In 5, ranks may be reaped before their pid is known, and the launcher then waits indefinitely
+  (PRRTE #2713); `odls_base_max_threads=0` prevents it.
 - In 4, a rank whose OPAL_PREFIX (its own host's) is not PMIX_INSTALL_PREFIX (the launcher's) wants
   to say so and locks itself up in MPI_Init.
 - An interface that is named to the ranks but that a host lacks is passed over with a warning:
   that host then uses all that it has. An address as a network of its own (/32) is one of these
   cases. Named to the launcher of 5 it ends that by SIGSEGV, and so do two interfaces of one host.
-  So ranks are told names, each host its own. The launcher, whose settings all hosts get, is told
-  one name, or the networks where names differ.
+  So ranks get names, each host its own. The launcher, whose settings all hosts get, gets one name,
+  or the networks where names differ.
 - Where an interface has an IPv6 address too, 5 prefers that; if it is blocked, ranks end with
   "unreachable" and a launch takes three seconds more. But with IPv6 switched off in the launcher
   of 5, it does not find such an interface by its network, and takes all of them.
-- With IPv6 alone, 4 hangs in the launch, or its daemons end by SIGSEGV; 5 works as long as its
-  launcher is told no interfaces.
-- Hosts are told apart by the names that each daemon's gethostname(2) gives, and by those of the
-  host file: up to the first dot, unless they keep their FQDN. Ranks on hosts with one name are
+- With IPv6 alone, 4 hangs in the launch, or its daemons end by SIGSEGV; 5 works as long as no
+  interface is named to its launcher.
+- Hosts are distinguished by the name that gethostname(2) returns to each daemon, and by those of
+  the host file: up to the first dot, unless they keep their FQDN. Ranks on hosts with one name are
   taken for those of one host. In 5 they then wait for each other forever; only what its daemons
   read under Slurm (`ess slurm`) gives them another name. In 4 some die by SIGSEGV, unless
   PMIX_HOSTNAME tells ranks another one.
@@ -200,9 +200,9 @@ class OpenMPI5(OpenMPI):
 
     def named_daemon(self, command: str, name: str) -> str:
         """Returns the command for a daemon that takes its name and its number from variables."""
-        told = f"SLURM_JOBID=1 SLURM_JOB_ID=1 SLURM_NODEID=0 SLURMD_NODENAME={shlex.quote(name)}"
+        names = f"SLURM_JOBID=1 SLURM_JOB_ID=1 SLURM_NODEID=0 SLURMD_NODENAME={shlex.quote(name)}"
         named = re.sub(r'(--prtemca ess "?)env\b', r"\1slurm,env", command)
-        return f"export {told}; {named}" if named != command else command
+        return f"export {names}; {named}" if named != command else command
 
 
 class OpenMPI4(OpenMPI):

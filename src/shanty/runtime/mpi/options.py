@@ -155,7 +155,7 @@ _row("output-filename / output-directory", 1, "@output-files")
 _row("output-from / outfile-pattern outfile / errfile-pattern errfile", 1, _FILES)
 _row("xml", 0, "!a run passes on the lines of its ranks as they are|leave it out")
 _row("xml-file", 1, "!a run passes on the lines of its ranks as they are|leave it out")
-_row("report-bindings", 0, "=", intel="-Intel MPI tells them with I_MPI_DEBUG=4")
+_row("report-bindings", 0, "=", intel="-Intel MPI shows them with I_MPI_DEBUG=4")
 _row("display-map display-diffable-map", 0, "=--display-map", openmpi5="=--display map",
      mpich="-MPICH cannot show it", intel="=-print-rank-map")  # fmt: skip
 _row("display-devel-map", 0, "=", openmpi5="=--display map-devel", mpich="-MPICH cannot show it",

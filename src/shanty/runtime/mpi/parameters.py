@@ -1,8 +1,7 @@
 """Knows the settings of MPIs: MCA parameters of Open MPI, and what a host sets beside a run.
 
 Open MPI 4 and 5 name some parameters differently. A name of the other version is not an error to
-them: it is ignored without a word, and the job runs on one host, or bound, or not as it was meant
-to.
+them: it is silently ignored, and the job runs on one host, or bound, or otherwise not as intended.
 """
 
 from __future__ import annotations

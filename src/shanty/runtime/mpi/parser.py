@@ -10,7 +10,7 @@ from typing import List, NamedTuple, Sequence, Set, Tuple
 
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.options import OPTIONS
-from shanty.runtime.unknown import nearest
+from shanty.runtime.suggestions import nearest
 
 _SETTING = re.compile(r"^[^=]+=")
 _STDIN_OF_INTEL = re.compile(r"^(all|none|\d[\d,-]*)$")
@@ -37,11 +37,11 @@ class Given(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The positive number that it has; TranslationError when it is none."""
+        """The positive number that it has; TranslationError for another value."""
         if re.match(r"^[0-9]{1,9}$", self.value) and int(self.value) > 0:
             return int(self.value)
         raise TranslationError(
-            f"{self.said} makes no sense",
+            f"{self.said} is not valid",
             why="the value has to be a number above zero",
             fix=f"write a number after {self.spelled}",
         )
@@ -111,7 +111,7 @@ def _rule(option: Given) -> str:
 
 
 def _options(words: List[str]) -> Tuple[List[Given], List[str]]:
-    """Returns the options of a program, up to one that only asks, and the program."""
+    """Returns the options of a program, up to a request for information, and the program."""
     options: List[Given] = []
     at = 0
     while at < len(words) and words[at].startswith("-"):

@@ -1,4 +1,4 @@
-"""Knows the processes of launchers: daemons by their names, and ranks by what they are told.
+"""Knows the processes of launchers: daemons by their names, and ranks by their variables.
 
 Light, as every rank and what stands in for ssh import it.
 """
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
 _OWN = ("prte", "orte", "hydra_", "mpi")
 
-# The variables that tell a rank its place. Open MPI's own come first: under it a nested Hydra
-# would set PMI_* for its children anew, but Open MPI does not clear PMI_* that it inherits.
+# The variables that hold a rank's place. Open MPI's own come first: under it a nested Hydra
+# would set PMI_* again for its children, but Open MPI does not clear the PMI_* that it inherits.
 # Those of the user's own srun come before all of them: other variables may be of a run around it.
 STEP_PLACE = ("SHANTY_STEP_RANK", "SHANTY_STEP_SIZE", "SHANTY_STEP_LOCAL", "SHANTY_STEP_LOCALS")
 RANK = ("SHANTY_STEP_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -27,13 +27,16 @@ LOCAL_SIZE = ("SHANTY_STEP_LOCALS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRAN
 _EVERYWHERE = (RANK[1:3], SIZE[1:], LOCAL_RANK[1:], LOCAL_SIZE[1:])
 
 # What leads a program to its launcher: without it MPI_Init makes a world of one process. What says
-# the place of a rank is not among it. Open MPI 4.1 would start a daemon then, unless it is told so;
-# Intel MPI 2021.18 alone with the settings of its ranks damages Python's memory.
+# the place of a rank is not among it. Open MPI 4.1 would start a daemon then, unless a variable
+# forbids it; Intel MPI 2021.18 alone with the settings of its ranks damages Python's memory.
 _CONNECTION = (
     *("PMIX_", "PMI_", "HYDI_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_MCA_pmix"),
     *("OMPI_MCA_prte_", "PRTE_MCA_", "I_MPI_PIN", "I_MPI_FABRICS"),
 )
 _ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
+# Where a launcher's line has the output of ranks written besides: the folder for a file of each, or
+# the one file for all. `rank/redirect.py` reads them.
+OUTPUT_FILES, OUTPUT_LINES = "SHANTY_OUTPUT_FILES", "SHANTY_OUTPUT_LINES"
 _SESSIONS = "PMIX_SERVER_TMPDIR"  # of the launcher; removed with the run
 
 
@@ -73,10 +76,10 @@ def leave_launcher(environ: MutableMapping[str, str]) -> dict[str, str]:
 
 
 def singleton_settings(environ: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Returns what is to be set while MPI_Init makes a singleton that nobody cleans up after.
+    """Returns what is to be set while MPI_Init makes a singleton without a clean-up afterwards.
 
     Open MPI 5 leaves its session folder in TMPDIR, here `folder`, and its shared memory in /dev/shm
-    (https://github.com/open-mpi/ompi/issues/13261); a singleton has nobody to share memory with.
+    (https://github.com/open-mpi/ompi/issues/13261); a singleton needs none of it.
     """
     return {"TMPDIR": folder, "OMPI_MCA_btl": environ.get("OMPI_MCA_btl", "^sm")}
 

@@ -39,7 +39,7 @@ _SAID = {"by": "map-by", "per_part": "map-by", "cores": "map-by", "bind": "bind-
 
 
 def decided_by(argv: Sequence[str], flavour: Flavour) -> FrozenSet[str]:
-    """Returns the variables that a line decides by its options, so that nobody else may set them.
+    """Returns the variables that a line decides by its options, so that shanty must not set them.
 
     Raises TranslationError as `translate` does.
     """
@@ -75,9 +75,9 @@ def translate(
 
     `prefix` goes in front of each program of the line, unless it is there already; where it is
     not empty, the launcher's own tagging of output is left out. `given_environment` is what
-    the launcher would inherit. `read` returns the text of a host file or None; a file in the
-    wrong dialect is written anew under the path `converted` (by default beside the run's own
-    host file), by the caller, from the result's `files`. `known` has the addresses of the run's
+    the launcher would inherit. `read` returns the text of a host file or None. The caller writes a
+    file in the wrong dialect again, from the result's `files`, under the path `converted` (by
+    default beside the run's own host file). `known` has the addresses of the run's
     hosts by their names; where it is None, hosts are left as the line names them.
 
     A line that only asks for the version or for help comes out as that and has no program.
@@ -423,7 +423,7 @@ class _ToHydra(Translator):
         """Returns the options, or sets the variables, that bind each rank to a part of its host."""
         if place.oversubscribe is not None:
             words = place.said.get("oversubscribe", place.said.get("map-by", "oversubscribe"))
-            self._note(f"{words}: Hydra starts as many ranks as it is told to, whatever the slots")
+            self._note(f"{words}: Hydra starts the given number of ranks, whatever the slots")
         part = place.bind or ("core" if place.cores is not None else "")
         by = place.by if place.by in MACHINE_PARTS else ""
         if by and (part in ("", "none") or not self.flavour.bind_to_flag):
@@ -516,7 +516,7 @@ class _ToHydra(Translator):
         return [] if "-iface" in self.everywhere else ["-iface", option.value]
 
     def _rank_interface(self, name: str) -> None:
-        """Has the ranks talk over an interface, of which -iface itself tells the launcher only."""
+        """Has the ranks talk over an interface too: -iface itself is for the launcher only."""
         ranks = self.flavour.rank_networks if self.layout.tcp_only else self.flavour.over_fabrics
         for variable in ranks:
             if variable not in self.given:

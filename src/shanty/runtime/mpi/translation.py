@@ -23,10 +23,10 @@ from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.mpi.options import OPTIONS
 from shanty.runtime.mpi.parameters import AS_OPTIONS, TRUE
 from shanty.runtime.mpi.parser import CommandLine, Context, Given
-from shanty.runtime.unknown import nearest
+from shanty.runtime.mpi.processes import OUTPUT_FILES
+from shanty.runtime.suggestions import nearest
 
 Words = List[str]
-OUTPUT_FILES = "SHANTY_OUTPUT_FILES"  # `redirect.FILES`, which is not to be imported here
 _PROGRAM = re.compile(r"^(.*/)?python[^/]*$|^(sh|bash|env)$")
 
 # What Open MPI 4, Open MPI 5 and Hydra call the same part of a machine.
@@ -44,7 +44,7 @@ _MODIFIERS = frozenset((
     "donotlaunch", "inherit", "noinherit", "ordered", "noresolve",
 ))  # fmt: skip
 _VALUED = re.compile(r"^(file|qfile|pe-list|device)=.+$", re.IGNORECASE)
-# What the codes of the table of options are about, where their names do not tell.
+# The subject of a code in the table of options, where it differs from the code.
 _ABOUT = {**dict.fromkeys(("per", "fill-host", "rankfile", "cores"), "map-by"), "hosts": "host"}
 _QUALIFIERS = frozenset(("overload-allowed", "no-overload", "if-supported", "ordered", "report"))
 
@@ -153,7 +153,7 @@ class Placement:
                 _no_sense(option, "only cores can be bound to in numbers", "write core:N")
         for qualifier in rest:
             if qualifier.lower() not in _QUALIFIERS:
-                _no_sense(option, f"{qualifier!r} is no qualifier of a binding")
+                _no_sense(option, f"{qualifier!r} is not a qualifier of a binding")
             self.qualifiers.append(qualifier.lower())
         self.bind = "" if part == "default" else part
 
@@ -187,7 +187,7 @@ def _part(word: str) -> str:
 
 
 def _no_sense(option: Given, why: str, fix: str = "") -> NoReturn:
-    raise TranslationError(f"{option.said} makes no sense", why=why, fix=fix)
+    raise TranslationError(f"{option.said} is not valid", why=why, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Translator:
     kinds: Dict[str, Words] = field(default_factory=dict)
 
     def translation(self, line: CommandLine) -> Translation:
-        """Returns the line in this dialect; TranslationError where it cannot be said."""
+        """Returns the line in this dialect; TranslationError where it cannot be translated."""
         self.single = len(line.contexts) == 1
         places = [Placement() for _ in line.contexts]
         written = [self._options(*each) for each in zip(line.contexts, places)]
@@ -296,7 +296,8 @@ class Translator:
 
     def _refuse(self, given: Union[Given, str], why: str, fix: str = "") -> NoReturn:
         words = given if isinstance(given, str) else given.said
-        raise TranslationError(f"{words} cannot be said to {self.flavour.title}", why=why, fix=fix)
+        what = f"{words} cannot be translated for {self.flavour.title}"
+        raise TranslationError(what, why=why, fix=fix)
 
     # ------------------------------------------------------------- the same in both dialects
 
@@ -359,7 +360,7 @@ class Translator:
             key, _, value = part.partition("=")
             name = _OUTPUTS.get(key.lower())
             if name is None:
-                self._refuse(option, f"{part!r} is no kind of output")
+                self._refuse(option, f"{part!r} is not a kind of output")
             words += self._option(Given(name, option.spelled, (value,) if value else ()), place)
         return words
 
@@ -444,7 +445,7 @@ class Translator:
             return own
         if text is None:
             raise TranslationError(
-                f"{option.said}: there is no such file",
+                f"{option.said}: file not found",
                 why="a variable before it may be empty" if _PROGRAM.match(path) else "",
                 fix=f"leave {option.spelled} out, then the run's own host file is used",
             )

@@ -1,4 +1,4 @@
-"""Loads a module with settings of its own, and tells when that is done.
+"""Loads a module with environment variables of its own, and calls back when that is done.
 
 Light: every rank that imports an MPI or a framework has it.
 """

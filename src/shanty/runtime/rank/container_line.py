@@ -1,357 +1,39 @@
-"""Meets lines that start a container in each rank: `docker run IMAGE python x.py`.
+"""The program of the files in `shims/engines`: `boot.py rank.container_line NAME WORDS…`.
 
-A container has an environment and files of its own. Where nothing of the launcher is handed into
-it, MPI in it is rank 0 of 1, so that N ranks are N worlds that all end well. Such a line is refused
-in a run of several ranks, with the line to use instead. `--alone ok` lets it through.
-
-A container that docker or podman starts is no child of its rank. It gets a label with the run, and
-the node agent ends what has it.
-
-The program of the files in `shims/engines`: `boot.py rank.container_line NAME
-WORDS…`.
+It becomes the container engine, or refuses a line by which each rank would be alone in its
+container.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import sys
-from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping
 
 from shanty.runtime import platform
+from shanty.runtime.lines.command import SHELLS, become_next
+from shanty.runtime.lines.container_engine import (
+    BEFORE,
+    CODE,
+    Line,
+    can_be_ended,
+    find,
+    labelled,
+    refusal,
+)
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import reports
-from shanty.runtime.rank.command import SHELLS, WRAPPERS, become_next
-
-RANK_LABEL = "shanty.rank"  # of a container: the folder of the run whose rank has started it
-REMOVED = "shanty.rank.rm"  # of one that is to go when it ends (`--rm`)
-CODE = 2  # the exit code of a rank whose line is refused
-_LABELLED = ("docker", "podman", "nerdctl")
-_SHARING = ("apptainer", "singularity")  # which pass everything on, unless an option forbids it
-_VERBS = {
-    **dict.fromkeys(_LABELLED, ("run", "exec", "start")),
-    **dict.fromkeys(("docker-compose", "podman-compose"), ("run", "exec", "up")),
-    **dict.fromkeys(_SHARING, ("exec", "run", "shell")),
-    **dict.fromkeys(("kubectl", "oc"), ("run", "exec")),
-    "enroot": ("start",),
-    "ssh": (),  # no container, but no less apart
-}
-_GROUPS = ("container", "compose")
-_AS_ROOT = ("sudo", "doas")
-_WRAPPERS = (*_AS_ROOT, *WRAPPERS)
-
-
-def _set(text: str) -> FrozenSet[str]:
-    return frozenset(text.split())
-
-
-# Of the engines' own options, those with a value.
-_VALUED = _set(
-    "-H --host -c --context --config -l --log-level --tlscacert --tlscert --tlskey --connection "
-    "--url --identity --root --runroot --storage-driver --storage-opt --runtime --runtime-flag "
-    "--tmpdir --conmon --cgroup-manager --module --namespace -n --kubeconfig -s --server -a "
-    "--address --snapshotter --data-root -f --file -p --project-name --project-directory --profile "
-    "--env-file"
-)
-# Of the options of `run` and `exec`, those without; all others have a value.
-_SWITCHES = _set(
-    "--rm --rmi --detach --interactive --tty --init --privileged --read-only --publish-all "
-    "--no-healthcheck --oom-kill-disable --sig-proxy --disable-content-trust --quiet --env-host "
-    "--no-hosts --no-hostname --replace --http-proxy --tls-verify --passwd --attach-stdin "
-    "--leave-stdin-open --stdin --use-aliases --service-ports --no-deps --build"
-)
-_SWITCH_LETTERS = frozenset("ditqPT")
-_VALUED_SHARING = _set(
-    "-B --bind -H --home -W --workdir -S --scratch -o --overlay --env --env-file --pwd --cwd "
-    "--network --network-args --dns --hostname --security --apply-cgroups --add-caps --drop-caps "
-    "--app --mount --fusemount --blkio-weight --cpus --memory --pids-limit --docker-host"
-)
-_VALUED_SSH = frozenset(f"-{letter}" for letter in "BbcDEeFIiJLlmOopPQRSWw")
-# By these a program may learn which rank it is.
-_TELLING = re.compile(
-    r"(PMI|OMPI|PRTE|RANK$|WORLD_SIZE$|LOCAL_RANK$|SLURM_PROCID$|TF_CONFIG$)|.*\*$"
-)
-
-
-class Line(NamedTuple):
-    """A line that starts something in a container.
-
-    `words` are all of it, `at` is the place of the engine among them and `verb` that of its verb.
-    `options` are the verb's, each with its value, and `rest` begins with the image.
-    """
-
-    words: Sequence[str]
-    at: int
-    verb: int
-    options: Sequence[Tuple[str, str]]
-    rest: Sequence[str]
-    inner: bool = False  # of the text that a shell runs
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine."""
-        return os.path.basename(self.words[self.at])
-
-    @property
-    def title(self) -> str:
-        """What is started, as it was typed."""
-        return " ".join((self.engine, *self.words[self.at + 1 : self.verb + 1][-1:]))
-
-    @property
-    def program(self) -> List[str]:
-        """The words that start the engine, as the one who has started the container."""
-        first = os.path.basename(self.words[0])
-        return [first, "-n", self.words[self.at]] if first in _AS_ROOT else [self.words[self.at]]
-
-
-def find(argv: Sequence[str]) -> Optional[Line]:
-    """Returns what a command line starts in a container; None where it does not."""
-    name = os.path.basename(argv[0])
-    if name in _VERBS:
-        return _line(argv, 0)
-    if name in _WRAPPERS:
-        at = _wrapped(argv)
-        return _line(argv, at) if at else None
-    if name in SHELLS:
-        return _in_text(argv)
-    return None
-
-
-def _wrapped(argv: Sequence[str]) -> int:
-    """Returns the place of the engine that `sudo` or its like starts; 0 where it starts another."""
-    for at, word in enumerate(argv[1:], 1):
-        name = os.path.basename(word)
-        if name in _VERBS:
-            return at
-        of_wrapper = name in _WRAPPERS or word[:1].isdigit() or "=" in word
-        if not (of_wrapper or word.startswith("-") or argv[at - 1].startswith("-")):
-            return 0
-    return 0
-
-
-def _in_text(argv: Sequence[str]) -> Optional[Line]:
-    """Returns what the text of `sh -c TEXT` starts so that no shim meets it."""
-    options = [at for at, word in enumerate(argv) if re.fullmatch(r"-[a-z]*c", word)]
-    try:
-        words = shlex.split(argv[options[0] + 1]) if options else []
-    except (IndexError, ValueError):  # a quote that is not closed: the shell says so
-        return None
-    for at, word in enumerate(words):
-        hidden = os.sep in word or set(_AS_ROOT).intersection(words[max(0, at - 3) : at])
-        if hidden and os.path.basename(word) in _VERBS:
-            found = _line(words[at:], 0)
-            if found is not None:
-                return found._replace(inner=True)
-    return None
-
-
-def _line(words: Sequence[str], at: int) -> Optional[Line]:
-    engine = os.path.basename(words[at])
-    if engine == "ssh":
-        options, rest = _options(words[at + 1 :], lambda word: word in _VALUED_SSH)
-        return Line(words, at, at, options, rest) if len(rest) > 1 else None
-    verb = at + 1
-    while verb < len(words) and (words[verb].startswith("-") or words[verb] in _GROUPS):
-        verb += 2 if words[verb] in _VALUED else 1
-    if verb >= len(words) or words[verb] not in _VERBS[engine]:
-        return None
-    valued = _VALUED_SHARING.__contains__ if engine in _SHARING else _takes_value
-    options, rest = _options(words[verb + 1 :], valued)
-    if any(name in ("--help", "-h") for name, _ in options):
-        return None
-    return Line(words, at, verb, options, rest)
-
-
-def _takes_value(word: str) -> bool:
-    """Returns True where the option of `run` takes the next word."""
-    if word.startswith("--"):
-        return word not in _SWITCHES and word != "--help"
-    letters = word[1:]
-    return (
-        letters != "h" and not set(letters) <= _SWITCH_LETTERS and len(letters) == _first(letters)
-    )
-
-
-def _first(letters: str) -> int:
-    """Returns how many letters there are up to the first one that takes a value, with it."""
-    return next((n for n, one in enumerate(letters, 1) if one not in _SWITCH_LETTERS), 0)
-
-
-def _options(
-    words: Sequence[str], takes_value: Callable[[str], bool]
-) -> Tuple[List[Tuple[str, str]], List[str]]:
-    """Returns the options at the beginning of `words` with their values, and the other words."""
-    found: List[Tuple[str, str]] = []
-    at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "-":
-        word = words[at]
-        at += 1
-        if word == "--":
-            break
-        name, equals, value = word.partition("=")
-        if word.startswith("--") and equals:
-            found.append((name, value))
-        elif takes_value(word) and at < len(words):
-            found.append((word if word.startswith("--") else "-" + word[-1], words[at]))
-            at += 1
-        elif takes_value is _takes_value and not word.startswith("--") and _first(word[1:]):
-            place = _first(word[1:])  # as in -v/data:/data
-            found.append(("-" + word[place], word[place + 1 :]))
-        else:
-            found.append((word, ""))
-    return found, list(words[at:])
-
-
-def is_apart(line: Line, environ: Mapping[str, str]) -> bool:
-    """Returns True where a program in the container cannot know which rank it is."""
-    for name, value in line.options:
-        if name in ("--env-host", "--env-file"):
-            return value == "false"
-        sets = name == "--env" or (name == "-e" and line.engine not in _SHARING)
-        if sets and _TELLING.match(value.partition("=")[0]):
-            return False
-    if line.engine not in _SHARING:
-        return True
-    prefix = line.engine.upper()
-    given = f"{prefix}ENV_"
-    if any(name.startswith(given) and _TELLING.match(name[len(given) :]) for name in environ):
-        return False
-    switched = (f"{prefix}_CLEANENV", f"{prefix}_CONTAINALL")
-    if any(environ.get(name, "0") not in ("", "0", "false") for name in switched):
-        return True
-    return any(
-        name in ("--cleanenv", "--containall") or re.fullmatch(r"-[cfipuw]*[eC][cCefipuw]*", name)
-        for name, _ in line.options
-    )
-
-
-def refusal(line: Line, environ: Mapping[str, str]) -> Optional[Tuple[str, str]]:
-    """Returns why the line is refused in this rank, and what to do; None where it is started."""
-    ranks = environ.get("WORLD_SIZE", "1")
-    if ranks == "1" or not is_apart(line, environ) or _may_be_alone(environ):
-        return None
-    there = "the other host" if line.engine == "ssh" else "its container"
-    why = f"cannot run `{line.title}` in each of {ranks} ranks: {there} gets nothing from the "
-    why += "launcher, so MPI there would be rank 0 of 1"
-    return why, (
-        f"{instead(line, ranks)}; if each rank is meant to work by itself there: --alone ok"
-    )
-
-
-def advice(line: Line, ranks: int) -> str:
-    """Returns what to do where a line that is started fails; "" for one rank."""
-    if ranks < 2 or is_apart(line, {}):  # which is then meant to work by itself
-        return ""
-    needs = "MPI in a container needs all that the launcher gives to its ranks: variables, open "
-    needs += "files, /tmp, /dev/shm, the host's network and process ids"
-    return f"{needs}; {instead(line, str(ranks))}"
-
-
-def _may_be_alone(environ: Mapping[str, str]) -> bool:
-    from pathlib import Path
-
-    from shanty.runtime.plan import read_plan
-    from shanty.runtime.rundir import RUN_DIR, RunDir
-
-    plan = read_plan(RunDir(Path(environ.get(RUN_DIR, "/"))))
-    return plan is not None and plan.limits.alone == "ok"
-
-
-def instead(line: Line, ranks: str) -> str:
-    """Returns the line by which shanty itself starts the ranks there."""
-    engine, rest = line.engine, list(line.rest)
-    if engine == "ssh":
-        host = rest[0].rpartition("@")[2]
-        return f"have shanty start the ranks there: {_shown('--on', host, '-n', ranks, *rest[1:])}"
-    if engine in ("kubectl", "oc"):
-        line_of_pods = _shown("--on", "k8s", "-n", ranks, *_after_dashes(rest))
-        return f"have shanty start the pods: {line_of_pods}"
-    named = rest.pop(0) if rest else ""
-    verb = line.words[line.at + 1 : line.verb + 1]
-    runs = engine in _LABELLED and verb[-1] == "run" and "compose" not in verb
-    has_image = engine in _SHARING or runs
-    image = named if has_image and named else "IMAGE"  # else it is a container that is there
-    if engine in _SHARING and named == os.path.basename(image) and not image.endswith(".sif"):
-        image = f"./{image}"
-    words = ["--image", image.replace("docker://", "")]
-    if engine in ("podman", *_SHARING):
-        words += ["--runtime", "podman" if engine == "podman" else "apptainer"]
-    for name, value in line.options:
-        words += _same_option(name, value)
-    entry = [value for name, value in line.options if name == "--entrypoint" and value]
-    program = [*entry, *rest] or ["PROGRAM"]
-    start = f"have shanty start the containers: {_shown(*words, '-n', ranks, *program)}"
-    return f"leave out what empties the environment, or {start}" if engine in _SHARING else start
-
-
-def _same_option(name: str, value: str) -> List[str]:
-    """Returns what an option of an engine is called in shanty; nothing where it is not needed."""
-    if name in ("-v", "--volume", "-B", "--bind") and value.startswith(("/", "./", "../", "~")):
-        if value.startswith(("/tmp:", "/dev/shm:")):  # which shanty sees to
-            return []
-        source, _, target = value.partition(":")
-        target, _, mode = (target or source).partition(":")
-        return ["--mount", f"{source}:{target}" + (":ro" if "ro" in mode.split(",") else "")]
-    if name == "--mount":
-        fields = dict(part.partition("=")[::2] for part in value.split(","))
-        source = fields.get("source") or fields.get("src", "")
-        target = fields.get("target") or fields.get("dst") or fields.get("destination", "")
-        mode = ":ro" if {"readonly", "ro"} & set(fields) else ""
-        return ["--mount", f"{source}:{target}{mode}"] if source.startswith("/") and target else []
-    if name in ("-e", "--env"):
-        return ["-e", value]
-    if name == "--gpus":
-        return ["--gpus", value.strip('"').replace("device=", "")]
-    return []
-
-
-def _after_dashes(words: List[str]) -> List[str]:
-    return words[words.index("--") + 1 :] if "--" in words else ["PROGRAM"]
-
-
-def _shown(*words: str) -> str:
-    return shlex.join(["shanty", "run", *words])
-
-
-def meets_shim(line: Line) -> bool:
-    """Returns True for a line that comes by a shim, which labels what it starts."""
-    hidden = os.sep in line.words[line.at] or line.inner or line.engine == "ssh"
-    return not hidden and not (
-        os.path.basename(line.words[0]) in _AS_ROOT and os.sep in line.words[0]
-    )
-
-
-def labelled(line: Line, environ: Mapping[str, str]) -> List[str]:
-    """Returns the words with a label by which the node agent finds the container."""
-    words = list(line.words)
-    if can_be_ended(line):
-        labels = ["--label", label(environ["SHANTY_RUN_DIR"])]
-        if any(name == "--rm" for name, _ in line.options):
-            labels += ["--label", REMOVED]
-        words[line.verb + 1 : line.verb + 1] = labels
-    return words
-
-
-def can_be_ended(line: Line) -> bool:
-    """Returns True for a line whose container the node agent can find and end."""
-    return line.engine in _LABELLED and line.words[line.verb] == "run" and not line.inner
-
-
-def label(run_dir: str) -> str:
-    """Returns the label of the containers that the ranks of a run have started on a host."""
-    return f"{RANK_LABEL}={run_dir}"
 
 
 def main(argv: List[str]) -> int:
-    """Becomes the engine's own program, or refuses to."""
+    """Becomes the container engine, or refuses to."""
     environ, shims = os.environ, os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
     line = find(argv)
     rank = processes.number(environ, processes.RANK)
     if line is not None and rank is not None and reports.FIFO in environ:
         report: Dict[str, reports.Value] = {"rank": rank}
         report["world"] = environ.get("SHANTY_WORLD", "0")
-        refused = refusal(line, environ) if _is_ranks_program(line) else None
+        refused = refusal(line, environ) if is_ranks_program(line) else None
         if refused is not None:
             print(f"shanty: {refused[0]}\n  fix: {refused[1]}", file=sys.stderr)
             _tell(report, event="failed", code=CODE, why=refused[0], fix=refused[1])
@@ -365,14 +47,12 @@ def main(argv: List[str]) -> int:
     return 127
 
 
-def _is_ranks_program(line: Line) -> bool:
-    """Returns True where shells alone are between the rank and what this process is to start.
+def is_ranks_program(line: Line) -> bool:
+    """Returns True where only shells are between the rank and what this process is to start.
 
-    A Python that is a rank may have a container help it, and so may a shell, in the background.
+    A container that a Python rank starts, or a shell in the background, only helps the rank.
     """
-    if any(
-        name == "--detach" or re.fullmatch("-[ditqPT]*d[ditqPT]*", name) for name, _ in line.options
-    ):
+    if any(name in ("--detach", "-d") for name, _ in line.options):
         return False
     table = platform.processes()
     pid = os.getppid()
@@ -380,7 +60,7 @@ def _is_ranks_program(line: Line) -> bool:
         words = platform.command(pid)
         if "rank.exec" in words:
             return True
-        if not words or os.path.basename(words[0]).lstrip("-") not in (*SHELLS, *_WRAPPERS):
+        if not words or os.path.basename(words[0]).lstrip("-") not in (*SHELLS, *BEFORE):
             return False
         pid = table[pid].parent
     return False

@@ -46,7 +46,7 @@ def end(rank: int, code: int) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process at once, after what it has printed."""
+    """Ends this process at once, after flushing its output."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             _safely(stream.flush)
@@ -54,18 +54,18 @@ def leave(code: int) -> NoReturn:
 
 
 def ignore_term() -> None:
-    """Lets the end of the run not interrupt this process, which is ending by itself."""
+    """Ignores SIGTERM: this process ends by itself."""
     _safely(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))  # not outside the main thread
 
 
 def _safely(call: Callable[[], object]) -> None:
-    """Call it; what it raises must not keep the rank from its end."""
+    """Call it; an exception must not keep the rank from ending."""
     with contextlib.suppress(BaseException):  # Python itself would go on, too
         call()
 
 
 def _join_threads(rank: int, until: float) -> None:
-    """Wait for the threads that Python waits for, and for the work that was submitted to pools."""
+    """Wait for the threads that Python waits for, and for the work submitted to pools."""
     threading = sys.modules.get("threading")
     if threading is None:
         return
@@ -79,7 +79,7 @@ def _join_threads(rank: int, until: float) -> None:
 
     try:
         _thread.start_new_thread(finish_pools, ())
-    except RuntimeError:  # there are too many, or Python 3.12 is ending
+    except RuntimeError:  # too many threads, or Python 3.12 is ending
         finish_pools()
     over.acquire(timeout=max(0.0, until - time.monotonic()))
     main = threading.main_thread()
@@ -95,7 +95,7 @@ def _join_threads(rank: int, until: float) -> None:
 
 
 def _give_up(rank: int, code: int, seconds: float) -> None:
-    """End a process whose exit handlers, or files, have not come to an end by then."""
+    """End a process whose exit handlers, or files, take longer than that."""
     time.sleep(seconds)
     threading = sys.modules.get("threading")
     where = _place(threading.main_thread().ident) if threading is not None else ""
@@ -119,11 +119,11 @@ def _say(rank: int, what: str) -> None:
 
 
 def write_files(*, close: bool) -> None:
-    """Write what open files still hold back; with `close` what they write at their end, too."""
+    """Write the buffers of open files; with `close` also what they write when closed."""
     own = {id(stream) for stream in _standard_streams()}
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
     writers = tuple(kind for kind in kinds if isinstance(kind, type) and close)
-    # What writes into another file comes first: texts, then compressed data, then files.
+    # Files that write into other files come first: texts, then compressed data, then files.
     files: List[List[Any]] = [[], [], []]
     gc.unfreeze()  # else objects that the script has frozen are not found
     for each in gc.get_objects():
@@ -157,7 +157,7 @@ def _is_on_disk(file: Any) -> bool:
 
 
 def _standard_streams() -> List[Any]:
-    """Return the streams that stay open, with what is beneath them."""
+    """Return the streams that stay open, with their inner streams."""
     streams: List[Any] = [sys.stdin, sys.stdout, sys.stderr]
     streams += [sys.__stdin__, sys.__stdout__, sys.__stderr__]
     for name in ("buffer", "raw"):

@@ -1,10 +1,10 @@
 """Starts the program of every rank: `boot.py rank.exec PROGRAM ARGS…`, an argv prefix.
 
-It learns its place from the launcher, sets the environment the same way under every MPI, runs
-the program, frames its output into the rank's log and reports start and end. It outlives the
-program by a few milliseconds and ends with its exit code, 128 + N for signal N. It inherits
-what the launcher watches its ranks by (Hydra's PMI_FD) and keeps it open, so that the launcher
-learns of an end only after the node agent has.
+It gets its place from the launcher, sets the environment the same way under every MPI, runs the
+program, frames its output into the rank's log and reports start and end. It outlives the program by
+a few milliseconds and ends with its exit code, 128 + N for signal N. It keeps the descriptor by
+which the launcher watches its ranks (Hydra's PMI_FD), so that the node agent learns of the end
+first.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import signal
 import sys
 import time
 
-from shanty.runtime import foreign
+from shanty.runtime import foreign_variables
 from shanty.runtime.frames import STDERR, STDOUT, FrameWriter, Output
-from shanty.runtime.mpi import processes
-from shanty.runtime.rank import redirect, reports
-from shanty.runtime.rank.command import (
+from shanty.runtime.lines.command import (
     LOCAL_RANK,
     STARTERS,
     engine_shims,
@@ -30,14 +28,16 @@ from shanty.runtime.rank.command import (
     stand_in,
     starts_a_world,
 )
+from shanty.runtime.mpi import processes
+from shanty.runtime.rank import redirect, reports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import MutableMapping, Sequence
 
-    from shanty.runtime.rank.container_line import Line
+    from shanty.runtime.lines.container_engine import Line
 
-STEP = "SHANTY_STEP"  # what srun told a task of its place, past the script of its host
+STEP = "SHANTY_STEP"  # a task's place by srun, which bypasses the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     if step:
         environ.update(processes.of_step(step))
     rank = processes.number(environ, processes.RANK)
-    if rank is None:  # no launcher started us: the program is run as if we were not there
+    if rank is None:  # no launcher started us: the program is run as it is
         os.execvp(argv[0], argv)
     size = processes.number(environ, processes.SIZE) or 1
     local = processes.number(environ, processes.LOCAL_RANK) or 0
@@ -64,10 +64,10 @@ def main(argv: list[str]) -> int:
     except OSError:
         print("shanty: this run has ended: its node agent is gone", file=sys.stderr)
         return 70
-    foreign.take(environ)
+    foreign_variables.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
-    if not step:  # else Slurm's PMI has said who it is, and Slurm knows which cores are the job's
+    if not step:  # else Slurm's PMI gives the place, and Slurm knows which cores are the job's
         environ.update(processes.place_everywhere(rank, size, local, local_size))
         _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
     environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
     if "SLURM_JOB_ID" in environ:
         _as_step(place)
     here = os.path.dirname(os.path.abspath(__file__))
-    # What starts ranks itself is refused there.
+    # Launchers in a rank are refused there.
     path = environ.get("PATH") or os.defpath
     shims = [*engine_shims(f"{here}/shims", path), f"{here}/shims"]
     environ["PATH"] = os.pathsep.join([*shims, path])
@@ -89,12 +89,12 @@ def main(argv: list[str]) -> int:
         environ["LOCAL_SIZE"] = str(local_size)
         environ["CROSS_RANK"], environ["CROSS_SIZE"] = environ[_GROUP], environ[_GROUPS]
     if rank != 0 or environ.get(redirect.INPUT) == "":  # a line may give it to none
-        redirect.close_input()  # Hydra leaves it open for ever
+        redirect.close_input()  # Hydra never closes it
     elif redirect.INPUT in environ:
         redirect.take_input(environ[redirect.INPUT])
-    environ.pop("SHANTY_INPUTS", None)  # an outer run's
+    environ.pop("SHANTY_INPUTS", None)  # of an outer run
     for inputs in (os.path.abspath(".shanty/inputs"), f"{environ['SHANTY_RUN_DIR']}/inputs"):
-        if os.path.isdir(inputs):  # the one where they were sent, the other on this machine
+        if os.path.isdir(inputs):  # the first where they were sent, the second on this machine
             environ["SHANTY_INPUTS"] = inputs
     folder = environ.get("SHANTY_ATTEMPT_DIR") or environ["SHANTY_RUN_DIR"]
     path = f"{os.path.abspath(folder)}/logs/rank-{rank}.log"
@@ -110,17 +110,15 @@ def main(argv: list[str]) -> int:
         argv = [f"{here}/shims/{launcher[0]}", *launcher[1]]  # which refuses
     argv = stand_in(argv, chosen or "python3")
     environ["SHANTY_RANK_PYTHON"] = sys.executable  # for the shims of container engines
-    contained = refused = None
+    contained = None
     if os.path.basename(argv[0]) in STARTERS:
-        from shanty.runtime.rank import container_line
+        from shanty.runtime.lines import container_engine
 
-        contained = container_line.find(argv)
-        if contained is not None:
-            refused = container_line.refusal(contained, environ)
-            if container_line.can_be_ended(contained) and not container_line.meets_shim(contained):
-                argv = container_line.labelled(contained, environ)
+        contained = container_engine.find(argv)
+        if contained is not None and container_engine.bypasses_shims(contained):
+            argv = container_engine.labelled(contained, environ)
     command = insert_runner(argv, os.path.join(here, "run.py"))
-    if command is not argv:  # run.py does what the hook is a fallback for
+    if command is not argv:  # the hook is a fallback for run.py
         hook = os.path.join(here, "hook")
         paths = [each for each in environ.pop("PYTHONPATH", "").split(os.pathsep) if each != hook]
         if any(paths):
@@ -129,7 +127,7 @@ def main(argv: list[str]) -> int:
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     program = _Rank(command, writer, channel, report, folder)
     if contained is not None:
-        return program.run_contained(contained, refused)
+        return program.run_contained(contained)
     if size > 1 and reads_its_script(command):
         return program.refuse(
             f"{argv[0]} reads its script from standard input, which only rank 0 has",
@@ -139,9 +137,9 @@ def main(argv: list[str]) -> int:
 
 
 def _stay_on_our_cores(numbers: str) -> None:
-    """Moves a rank that its launcher has bound to a core which the run was not to use.
+    """Moves a rank that its launcher has bound to a core which the run may not use.
 
-    Launchers read the hardware, and number its cores from 0; the run may have others of them.
+    Launchers number all cores of the machine from 0; the run may have only some of them.
     """
     if not numbers:
         return
@@ -154,7 +152,7 @@ def _stay_on_our_cores(numbers: str) -> None:
 
 
 def _threads(local_size: int) -> str:
-    """Returns how many threads a rank may have: its share of the host's cores, or those it has."""
+    """Returns how many threads a rank may have: its share of the host's cores, or its own cores."""
     cores = int(os.environ.get("SHANTY_CORES", "1"))
     if hasattr(os, "sched_getaffinity"):
         cores = min(len(os.sched_getaffinity(0)), max(1, cores // local_size))
@@ -164,7 +162,7 @@ def _threads(local_size: int) -> str:
 
 
 def _as_torchrun(rank: int, size: int, local_size: int) -> None:
-    """Sets what scripts look for that know torchrun: its ranks are in groups, one on each host."""
+    """Sets the variables of torchrun, whose ranks are in groups, one on each host."""
     environ = os.environ
     groups = processes.number(environ, (_GROUPS,)) or 1
     environ.setdefault(_GROUP, "0")
@@ -174,11 +172,11 @@ def _as_torchrun(rank: int, size: int, local_size: int) -> None:
     for name in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
         environ.setdefault(name, "0")
     environ.setdefault("TORCHELASTIC_RUN_ID", environ.get("SHANTY_RUN_ID", "shanty"))
-    environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # there is no agent: rank 0 has the store
+    environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # no agent: rank 0 has the store
 
 
 def _as_step(place: dict[str, int]) -> None:
-    """Sets what scripts look for that know srun, by which each rank would be a task of a step.
+    """Sets the variables of srun, under which each rank would be a task of a step.
 
     The job's own values are those of its batch script, which is task 0 of 1 on every host.
     """
@@ -195,20 +193,20 @@ def _as_step(place: dict[str, int]) -> None:
 
 
 def tensorflow_cluster(addresses: Sequence[str], rank: int) -> str:
-    """Returns what `TF_CONFIG` says to a rank: all are workers, and which one it is."""
+    """Returns the `TF_CONFIG` of a rank: all ranks are workers, and it is worker `rank`."""
     workers = '", "'.join(addresses)
     task = f'{{"type": "worker", "index": {rank}}}'
     return f'{{"cluster": {{"worker": ["{workers}"]}}, "task": {task}}}'
 
 
 def pass_by_proxies(environ: MutableMapping[str, str], addresses: Sequence[str]) -> None:
-    """Has the run's own hosts reached without a proxy, where there is one: gRPC would take it."""
+    """Excludes the run's own hosts from a proxy that is set: gRPC would use it."""
     if not any(name.lower() in _PROXIES for name in environ):
         return
     hosts = dict.fromkeys(address.rpartition(":")[0].strip("[]") for address in addresses)
     environ.setdefault("no_proxy", environ.get("NO_PROXY", ""))
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
-        if name in environ and environ[name].strip() != "*":  # which counts alone only
+        if name in environ and environ[name].strip() != "*":  # which has to stand alone
             environ[name] = ",".join(filter(None, [environ[name], *hosts]))
 
 
@@ -232,20 +230,21 @@ class _Rank:
         self.passed = redirect.Passed(os.environ.get(redirect.OUTPUT, ""))
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
-        self.advice = ""  # where it fails
+        self.advice = ""  # for when it fails
         self.mute = False  # its output cannot be kept
-        self.dismissed = False  # the launcher ends its ranks by itself
+        self.dismissed = False  # the launcher or the node agent ends the ranks
 
-    def run_contained(self, line: Line, refused: tuple[str, str] | None) -> int:
-        """Starts what is a container's, unless it is refused; returns its exit code."""
-        from shanty.runtime.rank import container_line
+    def run_contained(self, line: Line) -> int:
+        """Starts a line that starts a container, unless it is refused; returns its exit code."""
+        from shanty.runtime.lines import container_engine
 
-        if refused is None:
-            if container_line.can_be_ended(line) and not container_line.meets_shim(line):
-                self._tell(event="container", engine=" ".join(line.program))
-            self.advice = container_line.advice(line, int(self.report["size"] or 1))
-            return self.run()
-        return self.refuse(*refused, container_line.CODE)
+        refused = container_engine.refusal(line, os.environ)
+        if refused is not None:
+            return self.refuse(*refused, container_engine.CODE)
+        if container_engine.bypasses_shims(line):
+            self._tell(event="container", engine=" ".join(line.program))
+        self.advice = container_engine.advice(line, int(self.report["size"] or 1))
+        return self.run()
 
     def run(self) -> int:
         """Starts the program, keeps its output until it ends, reports; returns its exit code."""
@@ -303,7 +302,7 @@ class _Rank:
                 os.read(wake, 512)
 
     def _explain(self, code: int) -> None:
-        """Tell what can be found out of a program that failed."""
+        """Report what can be found out about a program that failed."""
         from shanty.runtime.rank import post_mortem
 
         if not is_python(self.argv[0]):

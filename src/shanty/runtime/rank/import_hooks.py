@@ -1,13 +1,12 @@
-"""Changes some modules that a rank's script imports, and finds those that we stand in for.
+"""Changes some modules that a rank's script imports, and finds stand-ins for others.
 
-Loaded by path, as all that is in a rank, once the script has imported one of the modules or has
-asked for `horovod`; it costs nothing before. A hook gets the module, the `RankProcess`, and a
-function that tells whether this process is the rank and not a helper of it.
+Loaded by path, as all code in a rank, once the script has imported one of the modules or `horovod`.
+A hook gets the module, the `RankProcess`, and a function that returns whether this process is the
+rank and not a helper of it.
 
-What is said of MLX here is that of 0.32: it takes Open MPI only, from the path in
-MLX_MPI_LIBNAME; it calls MPI_Init itself, whether or not somebody has, and MPI_Finalize from a
-destructor, after Python's own exit handlers. Where it finds no MPI that it can use, every process
-quietly becomes rank 0 of 1.
+MLX 0.32 takes Open MPI only, from the path in MLX_MPI_LIBNAME. It calls MPI_Init itself, even where
+MPI is initialised already, and MPI_Finalize from a destructor, after Python's exit handlers. Where
+it cannot use the MPI, every process silently becomes rank 0 of 1.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ RABIT = "xgboost.rabit"
 MLX_LIBRARY = "MLX_MPI_LIBNAME"  # what the run's MPI sets where MLX can use it
 ADDRESSES = "SHANTY_ADDRESSES"  # one for each rank to listen at, as far as they are known
 _RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", ADDRESSES))
-# As Accelerate calls what it trains on, beside CUDA; TPUs come by torch_xla.
+# Accelerate's names of the devices besides CUDA; TPUs come by torch_xla.
 _ACCELERATORS = (
     "torch_xla", "mps", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron",
 )  # fmt: skip
@@ -40,7 +39,7 @@ _YES = ("1", "true", "yes", "y", "t", "on")
 _NEEDS = (3, 11)  # the Python of all that a script imports of shanty
 _TRACKER = "DMLC_TRACKER_URI"  # in rabit's settings: where the ranks find each other
 _OTHER_MLX = "MLX_RANK"  # set for every other backend of MLX
-_HEARD = 10.0  # seconds in which the controller ends a rank that has told it that it is alone
+_ENDING = 10.0  # seconds in which the controller ends a rank that has reported to be alone
 _LONGEST_VERSION = 8192  # bytes; MPICH's MPI_MAX_LIBRARY_VERSION_STRING
 
 
@@ -49,14 +48,14 @@ def _argument(args: Sequence[Any], kwargs: dict[str, Any], name: str, at: int, o
 
 
 def _find_ours(name: str, folder: str, target: Any = None) -> Any:
-    """Return the spec of shanty's own module `name` in `folder`; None where there is no shanty."""
+    """Return the spec of shanty's own module `name` in `folder`; None where shanty is missing."""
     if sys.version_info < _NEEDS:
         python, wanted = (".".join(map(str, each[:2])) for each in (sys.version_info, _NEEDS))
         raise ModuleNotFoundError(
             f"No module named {name!r}: shanty's own needs Python {wanted}, this is {python}",
             name=name,
         )
-    try:  # the one that goes with the modules of shanty that it is going to import
+    try:  # of the same shanty as the modules that it will import
         folders = importlib.import_module("shanty").__path__
     except ImportError:
         return None
@@ -69,9 +68,9 @@ def _find_ours(name: str, folder: str, target: Any = None) -> Any:
 
 
 def find_horovod(name: str, target: Any, finders: Sequence[Any]) -> Any:
-    """Return the spec for the package `name`, Horovod's own or ours; None where there is none.
+    """Return the spec for the package `name`, Horovod's own or ours; None where neither is found.
 
-    `finders` are the other ones. A folder that happens to have the name is no installed package.
+    `finders` are the other finders. A mere folder of that name is not an installed package.
     """
     choice = os.environ.get(HOROVOD, "")
     if choice == "0":
@@ -101,16 +100,16 @@ def torch(c10d: Any, *_: object) -> None:
         return helper(*args, **kwargs)
 
     c10d._new_process_group_helper = with_mpi
-    # Accelerate takes it, where it is there, unasked.
+    # Accelerate chooses it without being asked where it is available.
     found = (importlib.util.find_spec(name) for name in ("shanty", "mpi4py", "numpy"))
     c10d._MPI_AVAILABLE = sys.version_info >= _NEEDS and None not in found
 
 
 def accelerate(state: Any, _: Any, claim: Callable[[], bool]) -> None:
-    """Let Accelerate, and the Trainer of transformers, join the ranks where there is no GPU.
+    """Let Accelerate, and the Trainer of transformers, join the ranks on hosts without GPUs.
 
-    Without one it wants to be told to use the CPUs (`ACCELERATE_USE_CPU`, `cpu=True`), and
-    otherwise every process would train by itself. What the user has said wins.
+    There it has to be asked to use the CPUs (`ACCELERATE_USE_CPU`, `cpu=True`); otherwise every
+    process would train by itself. A choice of the user wins.
     """
     partial = state.PartialState
     start = partial.__init__
@@ -135,15 +134,15 @@ def accelerate(state: Any, _: Any, claim: Callable[[], bool]) -> None:
 def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
     """Guard `MPIPoolExecutor`, whose workers MPI_Comm_spawn starts, in a thread of mpi4py's own.
 
-    When MPI refuses them, that thread ends with a traceback, and the script would wait for its
-    results for ever. With `python -m mpi4py.futures` nothing is spawned.
+    When MPI refuses to start them, that thread ends with a traceback, and the script would wait for
+    results indefinitely. With `python -m mpi4py.futures` no process is spawned.
     """
     spawn = getattr(core, "client_spawn", None)
     if spawn is None:
         return
 
     @functools.wraps(spawn)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def reporting(*args: Any, **kwargs: Any) -> Any:
         if claim():
             process.tell("spawning")
         try:
@@ -152,14 +151,14 @@ def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
             sys.__excepthook__(type(error), error, error.__traceback__)
             process.refused(str(error))
 
-    core.client_spawn = told
+    core.client_spawn = reporting
 
 
 def xgboost(module: Any, *_: object) -> None:
-    """Let `xgboost.rabit` be found, as an attribute and by import; nothing is loaded before.
+    """Let our `xgboost.rabit` be found, as an attribute and by import.
 
-    It is ours, which changes nothing until `rabit.init()`. An XGBoost that has a rabit itself keeps
-    it, but cannot make each rank a world of its own unseen.
+    It changes nothing until `rabit.init()`. An XGBoost that has a rabit itself keeps it, but cannot
+    silently make each rank a world of its own.
     """
     if os.environ.get(XGBOOST, "") == "0":
         return
@@ -184,12 +183,12 @@ def xgboost(module: Any, *_: object) -> None:
 
 
 def _guard_rabit(rabit: Any, version: str) -> None:
-    """Let the `init` of XGBoost's own rabit fail where nobody tells it of the other ranks."""
+    """Let the `init` of XGBoost's own rabit fail where it is not given the other ranks."""
     own, ranks = rabit.init, os.environ.get("WORLD_SIZE", "1")
 
     def init(args: Any = None) -> Any:
-        told = _TRACKER in os.environ or any(_TRACKER in str(word) for word in args or ())
-        if ranks != "1" and not told:
+        tracked = _TRACKER in os.environ or any(_TRACKER in str(word) for word in args or ())
+        if ranks != "1" and not tracked:
             raise RuntimeError(
                 f"The rabit of XGBoost {version} knows no MPI: each of the {ranks} ranks would "
                 "train by itself, on all rows. With XGBoost 3 shanty joins them: "
@@ -203,9 +202,9 @@ def _guard_rabit(rabit: Any, version: str) -> None:
 def lightgbm(basic: Any, process: Any, *_: object) -> None:
     """Let a script that names as many machines as there are ranks train as one job of them.
 
-    LightGBM's own network looks for this process among the machines by address and port, and
-    takes each process on this machine for the first. It gets those of the run instead. Another
-    number of machines, as Dask's workers have it, is somebody else's network.
+    LightGBM's own network looks for this process among the machines by address and port, and takes
+    each process on this machine for the first. It gets the addresses of the run instead. Another
+    number of machines, as with Dask's workers, is left alone.
     """
     booster = basic.Booster
     own = booster.set_network
@@ -229,10 +228,10 @@ def lightgbm(basic: Any, process: Any, *_: object) -> None:
 
 
 class RabitFinder:
-    """Stands first in sys.meta_path from the import of xgboost on: it knows `xgboost.rabit`."""
+    """Finds `xgboost.rabit`, first in sys.meta_path from the import of xgboost on."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Find the module in shanty.compat, unless XGBoost has one; nothing else is offered."""
+        """Find the module in shanty.compat, unless XGBoost has one; nothing else is found."""
         if name != RABIT:
             return None
         own = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -242,8 +241,8 @@ class RabitFinder:
 def jax(clusters: Any, *_: object) -> None:
     """Let a bare `jax.distributed.initialize()` find the ranks of the run, under every MPI.
 
-    JAX asks each class of clusters in turn whether it is there, and those that it brings know
-    Open MPI 4 and Slurm. What the script or its variables say comes before all of them.
+    JAX asks each class of clusters in turn whether it is present; its own classes know Open MPI 4
+    and Slurm. Arguments of the script and its variables take precedence over all of them.
     """
     base: Any = getattr(clusters, "ClusterEnv", None)
     if not hasattr(base, "_cluster_types"):
@@ -277,7 +276,7 @@ def jax(clusters: Any, *_: object) -> None:
             """Each of a host's ranks gets one of its GPUs; the only one gets all."""
             here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-            too_few = seen is not None and len(seen.split(",")) < here  # the user has shared them
+            too_few = seen is not None and len(seen.split(",")) < here  # the user has set them
             return None if here == 1 or too_few else int(os.environ["LOCAL_RANK"])
 
     base._cluster_types.remove(ShantyCluster)
@@ -287,7 +286,7 @@ def jax(clusters: Any, *_: object) -> None:
 def jax_gloo(bridge: Any, *_: object) -> None:
     """Have JAX's collectives between CPUs go over the network of the run.
 
-    Gloo would take the one of the host's own name, which may be 127.0.1.1.
+    Gloo would take the network of the host's own name, which may be 127.0.1.1.
     """
     library: Any = getattr(bridge, "_jax", None)
     make = getattr(library, "make_gloo_tcp_collectives", None)
@@ -304,7 +303,7 @@ def jax_gloo(bridge: Any, *_: object) -> None:
 
 
 def _loaded_mpi(path: str) -> Any:
-    """Returns the libmpi that MLX has loaded, with what `RankProcess` asks of mpi4py."""
+    """Returns the libmpi that MLX has loaded, with the calls of mpi4py that `RankProcess` makes."""
     import ctypes
 
     library = ctypes.CDLL(path)
@@ -328,7 +327,7 @@ def _loaded_mpi(path: str) -> Any:
 
 
 def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
-    """See the world of `mlx.core.distributed` come up by `init`, or say why it does not."""
+    """Report when `init` of `mlx.core.distributed` joins the world, or why it cannot."""
     distributed = core.distributed
     init = distributed.init
 
@@ -339,7 +338,7 @@ def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
         if not by_mpi or not claim():
             process.mlx_group = init(*args, **kwargs)
             return process.mlx_group
-        distributed.init = init  # this is about the first call only
+        distributed.init = init  # only the first call matters
         library = os.environ.get(MLX_LIBRARY, "")
         if not library and process.size > 1:
             _alone(process, "MLX works with Open MPI only", "choose it: shanty run --mpi openmpi")
@@ -365,7 +364,7 @@ def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
     def leave(mpi: Any, group: Any) -> None:
         if group.size() == 1 and process.in_mpi and not process.failing:
             mpi.Finalize()  # MLX forgets it when it finds itself alone
-        process.tell("finalized")  # else MLX does it, a little later
+        process.tell("finalized")  # else MLX finalizes MPI a little later
 
     distributed.init = joining
 
@@ -373,5 +372,5 @@ def mlx(core: Any, process: Any, claim: Callable[[], bool]) -> None:
 def _alone(process: Any, why: str, fix: str) -> None:
     """Have the run ended, because this rank would train by itself; does not return."""
     process.tell("alone", why=why, fix=fix)
-    time.sleep(_HEARD)
+    time.sleep(_ENDING)
     raise RuntimeError(f"{why}: {fix}")

@@ -1,4 +1,4 @@
-"""Instruments a Python rank: sees MPI come up and the script fail, and dumps stacks.
+"""Instruments a Python rank: reports when it joins MPI or fails, and dumps stacks.
 
 It is loaded by path, under a private name, into whatever Python the user runs: it imports
 nothing of shanty, little of the standard library, and adds no name that a script could meet.
@@ -40,14 +40,14 @@ processes = load_part("mpi/processes")
 
 
 class RankProcess:
-    """One rank, seen from inside its Python process."""
+    """The rank that this Python process is."""
 
     def __init__(self, run_dir: str, rank: int, world: str) -> None:
         self.run_dir = run_dir
         self.rank = rank
         self.world = world
         self.pid = os.getpid()
-        # As the launcher has it.
+        # By the launcher's variables.
         self.size = processes.number(os.environ, processes.SIZE) or 1
         self.mpi: Any = None
         self.claimed = False
@@ -56,7 +56,7 @@ class RankProcess:
         self.failing = False
 
     def claim(self) -> bool:
-        """Returns True for the first process of the rank that asks: others are its helpers."""
+        """Returns True for the first process of the rank that calls it: others are its helpers."""
         if self.claimed:
             return os.getpid() == self.pid
         try:
@@ -79,12 +79,12 @@ class RankProcess:
             while rank and pid > 1 and pid != rank:
                 with open(f"/proc/{pid}/stat") as file:
                     pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):  # there is no /proc, or the rank is elsewhere
+        except (OSError, ValueError, IndexError):  # /proc is missing, or the rank is elsewhere
             return False
         return pid == rank != os.getpid()
 
     def tell(self, event: str, **more: Any) -> None:
-        """Sends a report to the node agent; without one there is no one to tell."""
+        """Sends a report to the node agent, if it is there."""
         try:
             channel = reports.open_reports(os.environ[reports.FIFO])
         except (OSError, KeyError):
@@ -96,10 +96,10 @@ class RankProcess:
     def allow_stacks(self) -> None:
         """Lets the node agent read the stacks at any time, even within an MPI call.
 
-        A thread writes those of all threads while it holds the GIL (`stack_server`). Where it does
-        not get the GIL, a signal writes that of the thread that receives it, and of no other: the
-        frames of threads that run cannot be read. So does the signal of a crash; `post_mortem`
-        reads that file.
+        A thread writes the stacks of all threads while it holds the GIL (`stack_server`). Where it
+        does not get the GIL, a signal writes the stack of the thread that receives it, and only
+        that: the frames of running threads cannot be read. So does the signal of a crash;
+        `post_mortem` reads that file.
         """
         import faulthandler
 
@@ -121,7 +121,7 @@ class RankProcess:
             self._probe = probe(f"{path}.pulse", int(number) + 1)
 
     def _leave_crashes(self, enable: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `enable` such that crashes are the script's business once it has called that."""
+        """Returns `enable` such that the script handles crashes once it has called it."""
 
         def enabled(*args: Any, **kwargs: Any) -> Any:
             self._crash = None
@@ -131,12 +131,12 @@ class RankProcess:
         return enabled
 
     def loading(self, path: str) -> None:
-        """Tells that the libmpi is loaded; MPI_Init, which comes next, may never return."""
+        """Reports that the libmpi is loaded; MPI_Init, which comes next, may never return."""
         self.tell("loading", path=path, host=os.uname().nodename)
 
     @staticmethod
     def library_path() -> str:
-        """Returns the libmpi that this process has loaded; "" where there is none, or no /proc."""
+        """Returns the libmpi that this process has loaded; "" where none is found, or no /proc."""
         try:
             with open("/proc/self/maps", errors="replace") as file:
                 for line in file:
@@ -172,7 +172,7 @@ class RankProcess:
             atexit.register(self._finalize)
 
     def joined(self, mpi: Any, rank: int, size: int) -> None:
-        """Tells that this process is `rank` of `size`, as `mpi` says: mpi4py.MPI or the like."""
+        """Reports that this process is `rank` of `size` by `mpi`: mpi4py.MPI or the like."""
         self.mpi, self.has_joined = mpi, True
         crash = getattr(self, "_crash", None)
         if crash is not None:  # Open MPI has put its own handlers in the place of these
@@ -183,9 +183,9 @@ class RankProcess:
             try:
                 with open(self._claim, "w") as file:
                     file.write(str(os.getpid()))
-            except OSError:  # a full disk; a child that starts MPI, too, is not told from the rank
+            except OSError:  # a full disk; a child that starts MPI counts as the rank then
                 pass
-        hook_children()  # those that start MPI, too, would believe to be this rank
+        hook_children()  # children that start MPI would take themselves for this rank
         self.tell(
             "joined",
             size=self.size,
@@ -206,7 +206,7 @@ class RankProcess:
         )
 
     def _finalize(self) -> None:
-        """Tells that the rank left in good order; the last of the exit handlers."""
+        """Reports that the rank ended well; the last of the exit handlers."""
         import mpi4py
 
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
@@ -222,7 +222,7 @@ class RankProcess:
         load_part("rank/ending").end(self.rank, code)
 
     def refused(self, error: str) -> None:
-        """Ends a rank whose pool got no workers of MPI: it would wait for their results for ever.
+        """Ends a rank whose pool got no workers: it would wait for their results indefinitely.
 
         From any thread. Exit handlers are left out, because some of them wait for the pool.
         """
@@ -256,9 +256,9 @@ def exit_status(status: object) -> tuple[int, str]:
 
 
 class ImportFollower:
-    """Stands first in sys.meta_path: `then` gets mpi4py.MPI once imported, hooks some others.
+    """Passes mpi4py.MPI to `then` once it is imported, and some other modules to hooks.
 
-    `claim` tells whether this process is the rank, when it is asked.
+    It is first in sys.meta_path. `claim` returns whether this process is the rank.
     """
 
     hooks = {  # noqa: RUF012  typing takes time to import
@@ -292,11 +292,11 @@ class ImportFollower:
         self.claim = claim
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Finds one of the modules as others would, with a loader that calls back."""
+        """Finds one of the modules as other finders would, with a loader that calls back."""
         during: Mapping[str, str] = {}
         if name == "mpi4py.MPI":
-            # A child of the rank's gets a world of its own: the launcher knows one process a rank,
-            # and would have another one wait for ever, or end it.
+            # A child of the rank gets a world of its own: the launcher expects one process a rank,
+            # and would let another one wait indefinitely, or end it.
             if self.process.is_childs():
                 during = processes.leave_launcher(os.environ)
             spec, then = self._find_mpi(name, path, target), self.then
@@ -311,7 +311,7 @@ class ImportFollower:
         return spec
 
     def _find_mpi(self, name: str, path: Sequence[str] | None, target: Any) -> Any:
-        """Finds it by the other finders: mpi4py has one of its own, and it loads the libmpi."""
+        """Finds it by the other finders, as mpi4py's own loads the libmpi."""
         child = self.process.is_childs()
         _bind(os.environ.get("MPI4PY_LIBMPI", ""))
         for finder in [each for each in sys.meta_path if each is not self]:
@@ -335,15 +335,15 @@ class ImportFollower:
 
 
 def _bind(library: str) -> None:
-    """Has all functions that an MPI's library calls be found now, before others can come between.
+    """Resolves all functions that an MPI's library calls, before another library can provide them.
 
-    TensorFlow has an hwloc within, for all to see: what Open MPI 4.1 calls of hwloc only at its end
-    would be that of TensorFlow, and crash.
+    TensorFlow exports an hwloc of its own: functions of hwloc that Open MPI 4.1 calls only at its
+    end would be those of TensorFlow, and crash.
     """
     if os.path.isfile(library):
         import ctypes
 
-        with contextlib.suppress(OSError):  # mpi4py says what is wrong with it
+        with contextlib.suppress(OSError):  # mpi4py reports what is wrong
             ctypes.CDLL(library, os.RTLD_NOW)
 
 
@@ -359,7 +359,7 @@ def _importer() -> str:
 
 
 class HorovodFinder:
-    """Stands early in sys.meta_path: our own horovod where Python has none."""
+    """Finds our own horovod where Python has none; early in sys.meta_path."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         """Finds Horovod, as `find_horovod` decides."""
@@ -370,9 +370,9 @@ class HorovodFinder:
 
 
 def hook_children() -> None:
-    """Lets the Python processes that this one starts find what we have found for it.
+    """Lets the Python processes that this one starts find the same modules.
 
-    Those of multiprocessing import the rank's script, too.
+    Processes of multiprocessing import the rank's script, too.
     """
     hook = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -381,14 +381,14 @@ def hook_children() -> None:
 
 
 class FallbackFinder:
-    """Stands last in sys.meta_path: a package from `folder` where Python has none."""
+    """Finds a package in `folder` where Python has none; last in sys.meta_path."""
 
     def __init__(self, package: str, folder: str) -> None:
         self.package = package
         self.folder = folder
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Finds our package in our folder; nothing else is offered."""
+        """Finds our package in our folder; nothing else is found."""
         if path is not None or name != self.package:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, [self.folder], target)
@@ -407,7 +407,7 @@ def prefer_own(folder: str) -> None:
 
 
 def start() -> RankProcess | None:
-    """Begins to instrument this process; None when it is no rank of a run."""
+    """Begins to instrument this process; None when it is not a rank of a run."""
     environ = os.environ
     rank = processes.number(environ, processes.RANK)
     run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")

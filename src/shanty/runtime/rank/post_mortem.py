@@ -1,7 +1,7 @@
-"""Says more of a program that failed than its exit code does.
+"""Explains the failure of a program further than its exit code does.
 
-Loaded by a rank that failed, inside its Python and by `rank.exec`, and never before. There the
-script's folder may have a `re.py` of its own, so what needs such a module imports it when called.
+Loaded by a rank that failed, inside its Python and by `rank.exec`, and never before. The script's
+folder may have a `re.py` of its own, so functions import such modules when they are called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 _OF_LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "MV2_", "MPI_LOCAL", "SLURM_", "PALS_", "JSM_", "FLUX_")
 _EVERYWHERE = "RANK, WORLD_SIZE and LOCAL_RANK are, under every MPI: use them as they are"
-_STORE = f"{os.sep}store{os.sep}"  # environments there were made after the one of the user
+_STORE = f"{os.sep}store{os.sep}"  # environments there are copies of the user's
 _IN_A_GRAPH = (
     r"^(?!Node: )(?: +\(\d+\) [A-Z_ ]+:  |\{\{.*?\}\} )?([A-Za-z_]\w*: .*?)"
     r"\nTraceback \(most recent call last\):"
@@ -30,7 +30,7 @@ _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
 
 def how_to_install(module: str) -> str:
-    """Return the command that brings what lacks for `module`; "" where another thing is wrong."""
+    """Return the command that installs the package of `module`; "" where that will not help."""
     top = module.partition(".")[0]
     if top in sys.modules or top in getattr(sys, "stdlib_module_names", ()):
         return ""
@@ -43,11 +43,10 @@ def how_to_install(module: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an exception says: its type and message.
+    """Return the type and message of an exception.
 
-    Where a Python function has failed within a graph of TensorFlow, or a collective in a compiled
-    step of JAX's, only what that said: around it stands a page of where it was called, and a
-    traceback.
+    Where a Python function failed within a graph of TensorFlow, or a collective in a compiled step
+    of JAX, only the inner message: TensorFlow and JAX put a page of text and a traceback around it.
     """
     import re
 
@@ -63,19 +62,18 @@ def reason(error: BaseException) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """Return what to do about an exception that ended a script; "" where that is not known."""
+    """Return what to do about an exception that ended a script; "" if that is unknown."""
     fix = _of_variables(error)
     if fix:
         return fix
     module = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and "module '" in str(error):
         module = str(error).split("module '")[1].partition("'")[0]
-    for package, part in (("tensorflow", "tensorflow1_advice"), ("keras", "keras2_advice")):
-        if package in sys.modules and "_shanty_instrumentation" in sys.modules:
-            instrumentation = sys.modules["_shanty_instrumentation"]
-            fix = instrumentation.load_part(f"rank/{part}").advice(error)
-            if fix:
-                return str(fix)
+    if "tensorflow" in sys.modules or "keras" in sys.modules:
+        instrumentation = sys.modules["_shanty_instrumentation"]
+        fix = str(instrumentation.load_part("rank/old_api_advice").advice(error))
+        if fix:
+            return fix
     if not module:
         return ""
     fix = _in_the_way(module.partition(".")[0])
@@ -103,7 +101,7 @@ def _of_variables(error: BaseException) -> str:
 
 
 def _in_the_way(module: str) -> str:
-    """Return what to rename where a file beside the script is found in the place of a package."""
+    """Return what to rename where a file beside the script hides a package."""
     from importlib.machinery import PathFinder
 
     folder = os.path.realpath(sys.path[0])
@@ -121,12 +119,11 @@ def _in_the_way(module: str) -> str:
 
 def no_module(name: str) -> str:
     """Return what to do where `python -m NAME` finds no such module."""
-    from difflib import get_close_matches
-
+    closest = sys.modules["_shanty_instrumentation"].load_part("suggestions").closest
     names = [each[:-3] if each.endswith(".py") else each for each in os.listdir(".")]
-    near = get_close_matches(name, [each for each in names if each.isidentifier()], 1)
-    if near and near[0] != name:
-        return f"did you mean -m {near[0]}?"
+    near = closest(name, [each for each in names if each.isidentifier()])
+    if near and near != name:
+        return f"did you mean -m {near}?"
     if os.path.isdir(name):
         return f"give the module in it, or write {name}/__main__.py"
     return how_to_install(name)
@@ -135,8 +132,8 @@ def no_module(name: str) -> str:
 def linked_mpi(program: str) -> str:
     """Return the libmpi that a compiled program is linked to, as ldd(1) finds it; "" for none.
 
-    It may have been built for another MPI than the launcher's, and then it ends before anyone
-    could look at what it has loaded.
+    It may have been built for another MPI than the launcher's, and then it ends before the node
+    agent can see which library it has loaded.
     """
     import re
     import shutil
@@ -173,12 +170,12 @@ def crash(path: str) -> tuple[str, str]:
 
 
 def refusal(program: str, error: OSError) -> tuple[str, str]:
-    """Return why `program` could not be started, and what to do; "" where the first says it."""
+    """Return why `program` could not be started, and what to do if that is not obvious."""
     reason, fix = error.strerror or str(error), ""
     if os.sep not in program and error.errno == errno.ENOENT:
         return reason, _elsewhere(program) or _CHECK
     if os.path.islink(program) and not os.path.exists(program):
-        return f"it is a link to {os.readlink(program)}, which is not there", ""
+        return f"it is a link to {os.readlink(program)}, which does not exist", ""
     if os.path.isdir(program):
         return "it is a folder", ""
     if program.endswith(_SOURCES) and os.path.exists(program):
@@ -194,15 +191,15 @@ def refusal(program: str, error: OSError) -> tuple[str, str]:
     interpreter = line.split()[0] if line.split() else ""
     if error.errno == errno.ENOENT and line.endswith("\r"):
         reason = f"its lines end as on Windows, so that the first one names '{interpreter}\\r'"
-        fix = f"make them Unix's: sed -i 's/\\r$//' {program}"
+        fix = f"convert them: sed -i 's/\\r$//' {program}"
     elif error.errno == errno.ENOENT:  # of the interpreter, or of what loads libraries
-        reason = f"its first line names {interpreter}, which is not there" if line else _FOREIGN
+        reason = f"its first line names {interpreter}, which does not exist" if line else _FOREIGN
     elif error.errno == errno.EACCES and not os.access(program, os.X_OK):
         reason, fix = "it may not be executed", f"chmod +x {program}"
         if os.stat(program).st_mode & 0o111 and os.statvfs(program).f_flag & os.ST_NOEXEC:
-            reason, fix = "it lies on a disk whose programs may not be executed (noexec)", ""
+            reason, fix = "it is on a disk whose programs may not be executed (noexec)", ""
     elif error.errno == errno.ENOEXEC:
-        reason, fix = "it is no program, and has no first line as #!/bin/sh", "write that line"
+        reason, fix = "it is a text without a first line such as #!/bin/sh", "write that line"
         if start.startswith(b"\x7fELF"):
             reason, fix = _FOREIGN, "build it here"
         elif not start:
@@ -219,14 +216,14 @@ _FOREIGN = "it was built for another system"
 
 
 def _elsewhere(program: str) -> str:
-    """Return where the program may be that is not found by that name; "" for no idea."""
-    from difflib import get_close_matches
+    """Return a hint where the program may be that is not found by that name; "" if unknown."""
+    from shanty.runtime.suggestions import closest
 
     folder, name = os.path.split(program)
     try:
         names = os.listdir(folder or ".")
     except OSError:
-        return f"there is no folder {folder}"
+        return f"the folder {folder} does not exist"
     if name in names:
         if name.endswith(_SOURCES):
             return _COMPILE.format(name)
@@ -234,5 +231,5 @@ def _elsewhere(program: str) -> str:
             return f"it is a script of Python: write python {program}"
         mode = "" if os.access(program, os.X_OK) else f", after chmod +x {name}"
         return f"it is in this folder: write ./{name}{mode}"
-    near = [f"{name}.py"] if f"{name}.py" in names else get_close_matches(name, names, 1)
-    return f"did you mean {os.path.join(folder, near[0])}?" if near else ""
+    near = f"{name}.py" if f"{name}.py" in names else closest(name, names)
+    return f"did you mean {os.path.join(folder, near)}?" if near else ""

@@ -1,10 +1,10 @@
 """Shows from outside whether the main thread of a Python rank moves.
 
-While a run is silent, the node agent sends a signal to ranks that look as if they stood still. Its
-handler is Python's, so it runs only when the main thread comes back to the interpreter: no answer
-means that it has been inside one and the same call of C since. A wait for a lock with a time limit
-is taken up again by the interpreter after each signal; so an answer also says whether it was given
-from the very call of a Python function, at the very instruction, that gave the one before.
+While a run is silent, the node agent sends a signal to ranks that seem to stand still. Its handler
+is Python's, so it runs only when the main thread returns to the interpreter: no answer means that
+the thread has been inside one and the same call of C since. After each signal the interpreter
+resumes a wait for a lock with a time limit; so an answer also says whether it was given from the
+same call of a Python function, at the same instruction, as the previous answer.
 
 The answer is a line in `stacks/rank-K.pulse`: the pid, how many signals were answered, and how
 many of the answers came from another place than the one before.
@@ -29,7 +29,7 @@ else:
 
 
 class _Mark:
-    """Left in a frame, and gone with it. To a debugger it is a function that traces nothing."""
+    """A mark in a frame, removed with it. To a debugger it is a function that traces nothing."""
 
     def __init__(self, place: int) -> None:
         self.place = place
@@ -49,7 +49,7 @@ class ProgressProbe:
         self._tell("wb")
         try:
             signal.signal(number, self._answer)
-        except ValueError:  # another thread than the main one imports MPI: nothing can be known
+        except ValueError:  # another thread than the main one imports MPI: no answer is possible
             with contextlib.suppress(OSError):
                 os.unlink(path)
             return
@@ -58,7 +58,7 @@ class ProgressProbe:
         signal.signal = self._watched  # type: ignore[assignment]  # what the script's own `signal.signal` comes down to
 
     def _watched(self, number: int, handler: Any) -> Any:
-        """Sets a handler; a script that takes our signal for itself gets no more of them."""
+        """Sets a handler; a script that takes our signal for itself is sent no more of them."""
         before = self._set(number, handler)
         if number == self._number and os.getpid() == self._pid and handler != self._answer:
             with contextlib.suppress(OSError):
@@ -79,6 +79,6 @@ class ProgressProbe:
 
     def _tell(self, mode: str) -> None:
         line = f"{self._pid:10} {self._answered:10} {self._moves:10}\n".encode()
-        # The run's folder may be gone, and there may be no descriptor left.
+        # The run's folder may have been removed, and no descriptor may be left.
         with contextlib.suppress(OSError), open(self._path, mode, buffering=0) as file:
             file.write(line)

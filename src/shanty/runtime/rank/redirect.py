@@ -1,8 +1,8 @@
 """Takes a rank's input from, and its output to, other places than the launcher's pipes.
 
-*Input*: launchers forward theirs, but neither Open MPI 5 nor MPICH passes on the end of a pipe:
-rank 0 would wait for ever. On Linux it opens the very file behind its launcher's (or node agent's)
-descriptor; elsewhere, and for a socket, the launcher's forwarding has to do.
+*Input*: launchers forward theirs, but neither Open MPI 5 nor MPICH passes on the end of a pipe, so
+rank 0 would wait indefinitely. On Linux it opens the file behind its launcher's (or node agent's)
+descriptor; elsewhere, and for a socket, it has to rely on the launcher's forwarding.
 
 *Output in place of the run's logs*: where the user's own line sends it, `mpirun … > file`,
 `mpirun … | sort`. It should not go through the launcher, which may tear lines: on the launcher's
@@ -20,6 +20,7 @@ import os
 import sys
 
 from shanty.runtime.frames import STDERR, STDOUT, write_all
+from shanty.runtime.mpi.processes import OUTPUT_FILES, OUTPUT_LINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 INPUT = "SHANTY_STDIN"
 OUTPUT = "SHANTY_PASS"
-FILES = "SHANTY_OUTPUT_FILES"  # the environment variable with the path of the ranks' folder
-LINES = "SHANTY_OUTPUT_LINES"  # the one with the path of the file for all ranks
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _LONGEST = 1 << 20  # bytes; a longer line is torn
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
@@ -57,12 +56,12 @@ def close_input() -> None:
 
 
 def take_input(offered: str) -> None:
-    """Makes the offered file our standard input, at the place where it was read to."""
+    """Makes the offered file our standard input, at the position up to which it was read."""
     host, _, path = offered.partition("|")
     if host != os.uname().nodename:
         return
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whoever wrote to a FIFO may be gone
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the writer of a FIFO may have gone
     except OSError:  # a socket cannot be opened this way
         return
     os.set_blocking(fd, True)
@@ -70,7 +69,7 @@ def take_input(offered: str) -> None:
         with open(path.replace("/fd/", "/fdinfo/")) as file:
             os.lseek(fd, int(file.readline().split()[1]), os.SEEK_SET)
     except (OSError, ValueError, IndexError):
-        pass  # a pipe has no place
+        pass  # a pipe has no position
     os.dup2(fd, 0, inheritable=True)
     os.close(fd)
 
@@ -81,7 +80,7 @@ def offer_output(streams: str) -> str:
 
 
 def redirected(ours: str) -> str:
-    """Returns which of the streams 1 and 2 the user's line sends elsewhere: to a pipe, a file.
+    """Returns which of the streams 1 and 2 the user's line sends elsewhere, to a pipe or a file.
 
     `ours` names the files behind the streams that the node agent gave to the command.
     """
@@ -89,7 +88,7 @@ def redirected(ours: str) -> str:
 
 
 def file_identity(fd: int) -> str:
-    """Returns what tells the file behind a descriptor from others; "" when it is closed."""
+    """Returns the identity of the file behind a descriptor; "" when it is closed."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -98,7 +97,7 @@ def file_identity(fd: int) -> str:
 
 
 def _whole_lines(begun: dict[int, bytes], stream: int, data: bytes) -> bytes:
-    """Returns the whole lines of what `begun` has of a stream and of `data`, and keeps the rest."""
+    """Returns the whole lines of a stream in `begun` and `data`, and keeps the rest in `begun`."""
     data = begun.pop(stream, b"") + data
     end = data.rfind(b"\n") + 1
     if not end and len(data) > _LONGEST:
@@ -109,7 +108,7 @@ def _whole_lines(begun: dict[int, bytes], stream: int, data: bytes) -> bytes:
 
 
 class Passed:
-    """The streams of a rank that are sent elsewhere, as `offered` says."""
+    """The streams of a rank that are sent elsewhere; `offered` is the value of OUTPUT."""
 
     def __init__(self, offered: str) -> None:
         host, _, rest = offered.partition("|")
@@ -144,8 +143,8 @@ class Passed:
 
 
 def copies_of(environ: Mapping[str, str]) -> Copies | None:
-    """Returns the files of the rank whose environment this is; None when none are asked for."""
-    folder, file = environ.get(FILES), environ.get(LINES)
+    """Returns the files of the rank with this environment; None when none are asked for."""
+    folder, file = environ.get(OUTPUT_FILES), environ.get(OUTPUT_LINES)
     if file:
         return Copies(file, f"[{environ['RANK']}] ".encode())
     if not folder:
@@ -155,9 +154,9 @@ def copies_of(environ: Mapping[str, str]) -> Copies | None:
 
 
 class Copies:
-    """The files of one rank, made when there is something to write; an error ends them.
+    """The files of one rank, made with the first output; an error ends them.
 
-    With a `label` it is one file that all ranks append whole lines to, each with its label.
+    With a `label` all ranks append whole lines to one file, each with its label.
     """
 
     def __init__(self, path: str, label: bytes = b"") -> None:
@@ -168,7 +167,7 @@ class Copies:
         self._failed = False
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Appends `data`, as it was read from `stream`, or its lines that are whole by now."""
+        """Appends `data`, as it was read from `stream`, or the lines that are complete by now."""
         if self._label:
             whole = _whole_lines(self._begun, stream, data)
             lines = whole.removesuffix(b"\n").split(b"\n") if whole else []

@@ -1,8 +1,8 @@
-"""Carries what a rank tells the node agent of its host: one line of JSON through a FIFO.
+"""Carries the reports of a rank to the node agent of its host: one line of JSON through a FIFO.
 
-A line is shorter than PIPE_BUF, so the lines of many ranks never mix. While no node agent reads,
-there is no one to tell: opening fails, and an open end turns into an error for poll(2), which
-is how a rank learns that its node agent is gone. Light: every rank imports this.
+A line is shorter than PIPE_BUF, so the lines of many ranks never mix. Without a node agent, opening
+the FIFO fails, and an open end turns into an error for poll(2), by which a rank learns that its
+node agent has gone. Light: every rank imports this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE = 10.0  # seconds that a full FIFO is waited for
 
 
 def open_reports(path: str) -> int:
-    """Opens a descriptor to write reports to; OSError when no node agent is there."""
+    """Opens a descriptor to write reports to; OSError without a node agent."""
     return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -60,7 +60,7 @@ def _text(text: str, longest: int) -> str:
 
 
 def send(fd: int, report: Mapping[str, Value]) -> bool:
-    """Write `report`; False when the node agent is gone or does not read."""
+    """Write `report`; False when the node agent has gone or does not read."""
     line, deadline = encode(report), time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         try:

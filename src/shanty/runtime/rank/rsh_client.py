@@ -13,11 +13,10 @@ import sys
 from typing import List, Tuple
 
 from shanty.runtime import platform
+from shanty.runtime.lines.leading_options import split, ssh_takes_value
 from shanty.runtime.mpi.processes import DAEMONS
 
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
-# ssh(1)'s options that take a value.
-_WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
 
 
 def main(argv: List[str]) -> int:
@@ -27,35 +26,21 @@ def main(argv: List[str]) -> int:
         code = _ask(host, command)
         if code is not None:
             return code
-    from shanty.runtime.rank.command import become_next  # rarely needed
+    from shanty.runtime.lines.command import become_next  # rarely needed
 
     become_next("ssh", argv, os.path.dirname(os.environ.get("SHANTY_SHIM", "")))
-    print("shanty: there is no ssh on PATH", file=sys.stderr)
+    print("shanty: ssh is not on PATH", file=sys.stderr)
     return 255
 
 
 def parse(words: List[str]) -> Tuple[str, str]:
     """Return the host and the command of an ssh line, "" where there is none."""
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        word = words[index]
-        index += 1
-        if word == "--":
-            break
-        letters = word[1:]
-        for place, letter in enumerate(letters):
-            if letter in _WITH_VALUE:
-                if place == len(letters) - 1:
-                    index += 1
-                break
+    _, index = split(words, ssh_takes_value)
     if index >= len(words):
         return "", ""
     host, rest = words[index], words[index + 1 :]
-    while rest and rest[0].startswith("-"):  # ssh takes options after the host, too
-        if rest[0][1:] and rest[0][-1] in _WITH_VALUE:
-            rest = rest[1:]
-        rest = rest[1:]
-    return host.rpartition("@")[2], " ".join(rest)
+    _, index = split(rest, ssh_takes_value)  # ssh takes options after the host, too
+    return host.rpartition("@")[2], " ".join(rest[index:])
 
 
 def _ask(host: str, command: str) -> int | None:

@@ -1,7 +1,7 @@
 """Runs a Python program as a rank: `python run.py SCRIPT ARGS…` (or -m NAME, -c CODE).
 
-It does what Python itself would do with SCRIPT, but stands around it: a script that fails or
-calls sys.exit in one rank ends the world before MPI_Finalize could wait for the others.
+It does what Python itself would do with SCRIPT, and handles its end: a script that fails or calls
+sys.exit in one rank ends the world before MPI_Finalize could wait for the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from whe
 
 
 def _work(kind: str, what: str) -> Callable[[], object]:
-    """Returns what runs a script, or with kind "-m" a module, with "-c" code; sets sys.path[0]."""
+    """Returns a call that runs a script, with kind "-m" a module, with "-c" code.
+
+    Sets sys.path[0].
+    """
     archive = not kind and (os.path.isdir(what) or what.endswith((".zip", ".pyz")))
     if archive or kind == "-m":
         import runpy  # before sys.path changes: the script's folder may have one of its own
@@ -72,7 +75,7 @@ def _own_frames_off(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_child(process: Any) -> bool:
-    """Returns True in a child that the script has forked: its end is not the rank's."""
+    """Returns True in a child that the script has forked: its end is not the end of the rank."""
     return process is not None and os.getpid() != process.pid
 
 
@@ -91,7 +94,7 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
         vars(debugger).update(mainpyfile=debugger.canonic(sys.argv[0]), _wait_for_mainpyfile=True)
     sys.breakpointhook = lambda *_, **__: debugger.set_trace(sys._getframe(1))
 
-    def until_quit() -> None:  # `runcall` would go on as if the script had come to its end
+    def until_quit() -> None:  # `runcall` would go on as if the script had ended
         try:
             work()
         except bdb.BdbQuit:
@@ -125,7 +128,7 @@ def _run(words: list[str]) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     kind, rest = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
-    if kind == "-m" and rest[0].startswith("shanty."):  # as of whoever has written what it reads
+    if kind == "-m" and rest[0].startswith("shanty."):  # of the version that wrote its input
         module.prefer_own(os.environ.get("SHANTY_PACKAGE", ""))
     sys.argv = [kind or rest[0], *rest[1:]]
     work = _work(kind, rest[0])
@@ -161,13 +164,13 @@ def _run(words: list[str]) -> None:
             print(why, file=sys.stderr)
         else:
             sys.excepthook(type(error), error, error.__traceback__)
-        if process is not None and "\n" in why:  # perhaps words of a framework around the cause
+        if process is not None and "\n" in why:  # perhaps a framework's text around the cause
             why = module.load_part("rank/post_mortem").reason(error)
         if process is not None and isinstance(error, _ADVISED):
             try:
                 post_mortem = module.load_part("rank/post_mortem")
                 fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)
-            except Exception:  # noqa: BLE001  the script may have broken what that needs
+            except Exception:  # noqa: BLE001  the script may have broken modules that it needs
                 fix = ""
     if process is not None and process.in_mpi:
         process.die(code, why, fix)

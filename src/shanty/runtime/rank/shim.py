@@ -10,21 +10,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import List, Mapping
 
 from shanty.runtime.errors import ShantyError, UsageError
+from shanty.runtime.lines.command import INTERPRETER, NO_MPI, become_next
 from shanty.runtime.mpi.flavours import FLAVOURS
-from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.mpi.translate import decided_by, translate
-from shanty.runtime.plan import Plan, addresses_by_name, read_plan
+from shanty.runtime.plan import addresses_by_name, read_plan
 from shanty.runtime.rank import redirect
-from shanty.runtime.rank.command import NO_MPI, become_next, launcher_of
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 
+# The launchers whose lines become lines for mpirun.
+_OTHERS = ("horovodrun", "dmlc-submit", "mlx.launch", *NO_MPI)
+
 
 def main(argv: List[str]) -> int:
-    """Become the real launcher; returns where that cannot be, or the line starts nothing."""
+    """Become the real launcher; returns where that fails, or the line starts nothing."""
     name, plan_file, *words = argv
     try:
         _become(name, plan_file, words)
@@ -51,35 +53,22 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
     installation, layout = plan.lead.installation, plan.attempt.layout
     notes: List[str] = []
     verbose = False
-    if name in ("horovodrun", "dmlc-submit"):
-        from shanty.runtime.rank import dmlc_submit, horovodrun
+    if name in _OTHERS:
+        from shanty.runtime.lines import launchers
 
-        program: Any = horovodrun if name == "horovodrun" else dmlc_submit
-        wanted = program.parse(words)
-        text = program.answer(wanted, plan.lead.python)
+        line = launchers.parse_in_run(name, words)
+        if line is None:
+            become_next(name, words, os.path.join(plan.lead.run_dir, "bin"))
+            fix = "install mlx, or say --backend mpi" if name == "mlx.launch" else "install it"
+            raise UsageError(f"{name} is not on PATH, and this line is for it", fix=fix)
+        text = line.answer(plan.lead.python)
         if text:
             print(text)
             return
-        words = program.mpirun_line(wanted, layout, os.environ)
-        os.environ.update(wanted.variables)
-        notes, verbose = wanted.notes, wanted.verbose
-    elif name == "mlx.launch":
-        from shanty.runtime.rank import mlx_launch
-
-        line = mlx_launch.parse(words)
-        if line is None:
-            become_next(name, words, os.path.join(os.path.dirname(plan_file), "bin"))
-            raise UsageError(
-                f"there is no {name} on PATH",
-                "shanty knows its lines for MPI; for others it has to be installed",
-                "install mlx, or say --backend mpi",
-            )
-        words, verbose = mlx_launch.mpirun_line(line, layout), line.verbose
-    elif name in NO_MPI:
-        line_and_notes = _of_processes(name, words, plan, layout)
-        if line_and_notes is None:
-            return
-        words, notes = line_and_notes
+        words = line.mpirun_line(layout, os.environ, plan.lead.python)
+        os.environ.update(line.variables)
+        os.environ.pop(INTERPRETER, None)
+        notes, verbose = line.notes, line.verbose
     decided = decided_by(words, FLAVOURS[installation.flavour])
     passed = redirect.offer_output(redirect.redirected(os.environ.get("SHANTY_OUTPUT", "")))
     scratch = plan.scratch if plan.scripted else ""
@@ -115,34 +104,3 @@ def _become(name: str, plan_file: str, words: List[str]) -> None:
         environ = {**environ, redirect.INPUT: redirect.offer_input(kept)}
     sys.stderr.flush()
     os.execve(installation.launcher, [installation.launcher, *translation.argv], environ)
-
-
-def _of_processes(
-    name: str, words: List[str], plan: Plan, layout: Layout
-) -> Optional[Tuple[List[str], List[str]]]:
-    """Returns the line for mpirun of a launcher that knows no MPI, and what is to be said of it.
-
-    None where the line only asks for help. Sets the variables for the ranks.
-    """
-    from shanty.runtime.gpus import visible_gpus
-    from shanty.runtime.localhost import free_ports
-    from shanty.runtime.rank import launchers
-
-    found = launcher_of([name, *words])
-    if found is None:  # a subcommand that starts no ranks
-        become_next(name, words, f"{plan.lead.run_dir}/bin")
-        raise UsageError(f"there is no {name} on PATH", fix="install it")
-    line = launchers.parse(*found[:2])
-    text = launchers.answer(line)
-    if text:
-        print(text)
-        return None
-    python = os.environ.pop(launchers.INTERPRETER, "") or os.environ.get("PYTHON_EXEC", "")
-    if os.path.dirname(python) in ("", os.path.dirname(plan.lead.python)):
-        python = "python"  # every host has its own
-    line.settle(plan.lead.python if python == "python" else python)
-    words = launchers.mpirun_line(line, layout, python, visible_gpus)
-    os.environ.update(line.variables)
-    if len(layout.hosts) == 1:  # a script may start several at a time
-        os.environ["MASTER_PORT"] = str(free_ports(1)[0])
-    return words, line.notes

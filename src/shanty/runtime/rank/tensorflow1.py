@@ -1,8 +1,8 @@
 """Gives a script the names of TensorFlow 1 where it imports `tensorflow`, and no library.
 
-Loaded by path, where the run was told to (`--tf1`), before the script. Libraries need the names of
-the TensorFlow that is installed, and `sys.modules` has one module for both; so it is decided by
-who imports. What the script gets is in `shanty.compat.tensorflow1`.
+Loaded by path before the script of a run with `--tf1`. Libraries need the names of the installed
+TensorFlow, and `sys.modules` has one module for both; so the importing module decides. The script
+gets `shanty.compat.tensorflow1`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def is_script(names: Mapping[str, Any]) -> bool:
-    """Tells whether a module with these globals is of the script, and not of a library.
+    """Returns whether a module with these globals is of the script, and not of a library.
 
     The script's are those outside of the folders for packages, and those in the package of
     `python -m PACKAGE`, wherever that is.

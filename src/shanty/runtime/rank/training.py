@@ -1,8 +1,8 @@
-"""Notices the first training step of a process, and tells which world it is in by then.
+"""Notices the first training step of a process, and reports which world it is in by then.
 
-Every launcher of the field lets N processes train the same model N times where each believes to be
-the only one. `agent/alone.py` judges what is told here. A hook gets the module that was imported
-and the `RankProcess`, as those of `import_hooks` do; it costs a step nothing that can be measured.
+With other launchers N processes can train the same model N times where each is in a world of its
+own. `diagnosis/separate_training.py` decides by these reports. A hook gets the imported module and
+the `RankProcess`, as in `import_hooks`; it does not slow down the steps measurably.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     World = Tuple[int, int]  # rank and size
 
-# What takes the first step, by the module that has it: class and method.
+# The methods that take the first step, by their module: class and method.
 _STEPS = {
     "xgboost.core": (("Booster", "update"), ("Booster", "boost")),
     "lightgbm.basic": (("Booster", "update"),),
@@ -56,7 +56,7 @@ _ADVICE = {
     "jax": "call jax.distributed.initialize() before all else, and shard batches over "
     "jax.devices()",
 }
-# What stands above a framework and has words of its own for it.
+# Libraries above a framework, with advice of their own.
 _ABOVE = {
     "accelerate": "let Accelerate use the CPUs: Accelerator(cpu=True), or "
     "TrainingArguments(use_cpu=True)",
@@ -64,8 +64,8 @@ _ABOVE = {
     "pytorch_lightning": 'Trainer(strategy="ddp", devices=…, num_nodes=…) with as many as there '
     "are ranks",
 }
-# A script that asks for its rank knows what it does: a sweep has each rank train by itself. Not one
-# that sets a variable, or asks for one that is not set here.
+# A script that asks for its rank may be a sweep, in which each rank trains by itself. A script that
+# sets such a variable, or asks for one without a value here, does not count.
 _ASKS_RANK = re.compile(
     r"""["'](RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK|SLURM_PROCID|MV2_COMM_WORLD_RANK|"""
     r"""PALS_RANKID|JSM_NAMESPACE_RANK|FLUX_TASK_RANK)["'](?!\s*\]\s*=(?!=))"""
@@ -81,14 +81,14 @@ def torch(optimizer: Any, process: Any, *_: object) -> None:
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None:
         return
-    told = False
+    reported = False
 
     def after_step(*_: object) -> None:
-        nonlocal told
-        # What is traced must not see us; the test stays, since a change would trace it anew.
-        if optimizer.torch.compiler.is_compiling() or told:
+        nonlocal reported
+        # Traced code must not see us; the test stays, since a change would trace the code again.
+        if optimizer.torch.compiler.is_compiling() or reported:
             return
-        told = True
+        reported = True
         _tell("torch", process)
 
     register(after_step)
@@ -96,8 +96,8 @@ def torch(optimizer: Any, process: Any, *_: object) -> None:
 
 
 def jax(api: Any, process: Any, *_: object) -> None:
-    """Watch for the first gradient that JAX computes, after which it can join no world."""
-    told = False
+    """Watch for the first gradient that JAX computes, after which it cannot join a world."""
+    reported = False
 
     def watched(make: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(make)
@@ -106,13 +106,13 @@ def jax(api: Any, process: Any, *_: object) -> None:
 
             @functools.wraps(gradient)
             def first(*args: Any, **kwargs: Any) -> Any:
-                nonlocal told
-                if not told:
-                    told = True
+                nonlocal reported
+                if not reported:
+                    reported = True
                     _tell("jax", process)
                 return gradient(*args, **kwargs)
 
-            return gradient if told else first
+            return gradient if reported else first
 
         return made
 
@@ -129,9 +129,9 @@ def trainer(module: Any, process: Any, *_: object) -> None:
 
 
 class _FirstCall:
-    """Stands for a method until it is taken from an object, which is to call it.
+    """Replaces a method until it is first looked up on an object, in order to be called.
 
-    A wrapper would be a frame between the caller and the method, and warnings would name it.
+    A wrapper would add a frame between the caller and the method, and warnings would name it.
     """
 
     def __init__(self, kind: Any, method: str, then: Callable[..., None]) -> None:
@@ -146,7 +146,7 @@ class _FirstCall:
 
 
 def _tell(framework: str, process: Any, trained: Any = None) -> None:
-    """Report that this process trains, and who it is in which world."""
+    """Report that this process trains, with its rank and world."""
     above = [name for name in _ABOVE if name in sys.modules]
     try:
         rank, size = _world(process, trained)
@@ -160,7 +160,7 @@ def _tell(framework: str, process: Any, trained: Any = None) -> None:
         known = any(not name or os.environ.get(name) == str(process.rank) for name in asked)
         asks = known and not misled
     except _UNKNOWN:
-        return  # better no word than a wrong one
+        return  # no report is better than a wrong one
     process.tell(
         "training",
         framework=" with ".join([f"{_NAMES[framework]} {version}".strip(), *above]),
@@ -174,10 +174,10 @@ def _tell(framework: str, process: Any, trained: Any = None) -> None:
 
 
 def _world(process: Any, trained: Any) -> World:
-    """Return the rank and size of the first world of several that any framework here is in."""
+    """Return the rank and size of the first world of several ranks that a framework is in."""
     accelerate = sys.modules.get("accelerate.state")
     shared = accelerate.PartialState._shared_state if accelerate is not None else {}
-    if "num_processes" in shared:  # without GPUs it makes a group, and takes no notice of it
+    if "num_processes" in shared:  # without GPUs it makes a group and ignores it
         return shared["process_index"], shared["num_processes"]
     found = [look() for look in (_c10d, _rpc, _jax, _xgboost, _tensorflow, _horovod)]
     group = getattr(process, "mlx_group", None)
@@ -224,7 +224,7 @@ def _tensorflow() -> World | None:
 
 
 def _horovod() -> World | None:
-    """The world of an installed Horovod, which has a libmpi of its own, or none."""
+    """Return the world of an installed Horovod, which has a libmpi of its own, or none."""
     for name in _OTHER_MPI:
         module = sys.modules.get(name)
         if module is not None and module.is_initialized():
@@ -233,7 +233,7 @@ def _horovod() -> World | None:
 
 
 def _asked() -> set[str]:
-    """Return the variables of a rank's number that the script, or a module of the user's, names.
+    """Return the variables for a rank's number that the script, or a module of the user, names.
 
     "" stands for `shanty.rank`.
     """

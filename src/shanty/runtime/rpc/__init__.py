@@ -6,8 +6,12 @@ Standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
-from typing import Any, Callable, List, Mapping, Optional, Protocol
+import time
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Tuple
+
+_REPORT = 1.0  # seconds between two reports on a program that takes long
 
 Ask = Mapping[str, Any]  # a request; every verb takes one, the bytes with it, and a way to report
 Say = Callable[[Mapping[str, Any]], None]
@@ -20,12 +24,43 @@ class Data(Protocol):
         """Up to `size` bytes; b"" at the end."""
 
 
-def output_of(argv: List[str], timeout: float, cwd: Optional[str] = None) -> Optional[str]:
-    """The output of a program; None when it does not run, fails, or takes longer."""
-    try:
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            timeout=timeout, check=True, cwd=cwd,
-        ).stdout.decode(errors="replace")  # fmt: skip
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+def seldom(say: Say, seconds: float) -> Say:
+    """Returns `say` without the words that come less than so many seconds after others."""
+    next_time = 0.0
+
+    def say_seldom(words: Mapping[str, Any]) -> None:
+        nonlocal next_time
+        if time.monotonic() >= next_time:
+            next_time = time.monotonic() + seconds
+            say(words)
+
+    return say_seldom
+
+
+def run_long(
+    words: Sequence[str], environ: Mapping[str, str], limit: float, report: Callable[[], None]
+) -> Tuple[Optional[int], str]:
+    """The exit code of a program, None after `limit` seconds, and its output.
+
+    `report` is called now and then. When it fails, the client is gone, and the program is ended.
+    """
+    import tempfile  # which most verbs do without
+
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=dict(environ),
+        )  # fmt: skip
+        until = time.monotonic() + limit
+        try:
+            while process.returncode is None and time.monotonic() < until:
+                report()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_REPORT)
+            code = process.returncode
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        output.seek(0)
+        return code, output.read().decode(errors="replace")

@@ -1,8 +1,8 @@
 """The first thing that runs on a host: sent as source, it finds or unpacks our code, and serves.
 
-It is no part of the package there (there may be none yet), so it imports nothing of it before
-`meet` has seen that it is in place. Each of its own words is a line that begins with MARK, since
-a login shell may have printed anything before.
+It does not belong to the package on that host, which may not be there yet, so it imports nothing
+of it before `meet` has found it. Each of its messages is a line that begins with MARK, since a
+login shell may have printed anything before.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _say(sink: BinaryIO, **words: Any) -> None:
 
 
 def _unpack(data: bytes, root: str) -> None:
-    """Make `root` of a tar.gz in one step; somebody else may do the same meanwhile."""
+    """Make `root` of a tar.gz in one step; another process may do the same meanwhile."""
     import io
     import shutil
     import tarfile

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import resource
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from shanty.runtime import platform
+from shanty.runtime import cgroups, platform, proc_files
 from shanty.runtime.rundir import home
 
 _LIMITS = ("NOFILE", "NPROC", "AS", "DATA", "MEMLOCK")
@@ -34,8 +35,8 @@ def room(environ: Mapping[str, str]) -> Dict[str, Any]:
         "shm": platform.SHARED_MEMORY,
     }
     limits = {name: _limit(name) for name in _LIMITS}
-    powers = _value("/proc/self/status", "CapEff:", 16)
-    privileged = os.geteuid() == 0 if powers is None else bool(powers & _POWERS)
+    powers = re.search(r"^CapEff:\s*(\w+)$", proc_files.read("/proc/self/status"), re.MULTILINE)
+    privileged = bool(int(powers[1], 16) & _POWERS) if powers else os.geteuid() == 0
     most = (limits["NPROC"] or [None])[0]
     return {
         "folders": {name: folder(path) for name, path in places.items() if path},
@@ -109,24 +110,12 @@ def _threads() -> Optional[int]:
     return count
 
 
-def _value(path: str, key: str, base: int = 10) -> Optional[int]:
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        for line in file:
-            if line.startswith(key):
-                return int(line.split()[1], base)
-    return None
-
-
 def available() -> Optional[int]:
     """The memory that can be had now without swapping, in bytes, within the control group's."""
-    found = _value("/proc/meminfo", "MemAvailable:")
-    found = None if found is None else found << 10
-    for most, now in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with contextlib.suppress(OSError, ValueError):
-            with open("/sys/fs/cgroup/" + most) as one, open("/sys/fs/cgroup/" + now) as two:
-                left = max(0, int(one.read()) - int(two.read()))
-            found = left if found is None else min(found, left)
-    return found
+    found = proc_files.memory().get("MemAvailable")
+    bound = cgroups.memory_bound()
+    used = None if bound is None else bound.used()
+    if bound is None or used is None:
+        return found
+    left = max(0, bound.limit - used)
+    return left if found is None else min(found, left)

@@ -11,12 +11,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from shanty.runtime import platform, stored_tree
 from shanty.runtime.containers import portable_python
-from shanty.runtime.containers.container import ARTIFACTS
+from shanty.runtime.containers.container import ARTIFACTS, has_to_unpack
 from shanty.runtime.containers.engines import ENGINES, PROGRAMS, is_image_file
-from shanty.runtime.containers.this_host import has_to_unpack
 from shanty.runtime.errors import NotFoundError, PrepareError, UsageError
+from shanty.runtime.programs import run
 from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.images import Found, look, program_of, run
+from shanty.runtime.rpc.images import Found, look, program_of
 from shanty.runtime.rpc.store import home, mark_used, place_of, placing
 
 _LIST_LIMIT = 3.0  # seconds for an engine to list its containers
@@ -26,15 +26,13 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 def container_engine(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`runtime image mounts`: the engine to take, and `image` if it has that; what goes with it.
 
-    `runtime` is an engine, or None for any; one that has the image comes first. `container` are
-    the fields of `Container` that are this host's own. `mounts` are checked to be there.
+    `runtime` is an engine, or None for any; an engine with the image comes first. `container` are
+    the fields of `Container` that are this host's own. Each source in `mounts` has to exist.
     """
     image = str(ask["image"])
     for source, *_ in ask.get("mounts", ()):
         if source != ARTIFACTS and not os.path.exists(source):
-            raise NotFoundError(
-                f"there is no {source}, which is to be mounted", fix="check --mount"
-            )
+            raise NotFoundError(f"{source}, which is to be mounted, not found", fix="check --mount")
     found = _choose(ask.get("runtime"), image)
     note_use(found.engine)
     rootless = found.engine == "docker" and os.getuid() != 0 and _is_rootless(found.program)
@@ -50,7 +48,7 @@ def _choose(wanted: Optional[str], image: str) -> Found:
     names = [wanted] if wanted else ["apptainer"] if is_image_file(image) else list(ENGINES)
     if is_image_file(image) and names != ["apptainer"]:
         raise UsageError(
-            f"{wanted} takes no image file", f"{image} is a path", "take --runtime apptainer"
+            f"{wanted} does not take image files", f"{image} is a path", "use --runtime apptainer"
         )
     seen: List[Found] = []
     for name in names:
@@ -68,23 +66,23 @@ def _choose(wanted: Optional[str], image: str) -> Found:
             f"{ENGINES[seen[0].engine].title} cannot be used there", seen[0].problem, seen[0].fix
         )
     if wanted == "docker" and shutil.which("docker"):
-        raise PrepareError("there is no Docker there", "its docker is podman", "--runtime podman")
+        raise PrepareError("Docker not found there", "its docker is podman", "--runtime podman")
     if is_image_file(image):
         raise PrepareError(
-            "there is no Apptainer there",
-            f"{image} is the path of an image file or folder, which only it takes",
-            "install apptainer (apptainer.org), or take an image by its name with podman or docker",
+            "Apptainer not found there",
+            f"{image} is the path of an image file or folder, which only Apptainer takes",
+            "install apptainer (apptainer.org), or use an image by its name with podman or docker",
         )
     titles = " or ".join(ENGINES[name].title for name in names)
     raise PrepareError(
-        f"there is no {titles} there",
+        f"{titles} not found there",
         "a container needs one of them",
         "install podman or docker (Debian, Ubuntu: apt-get install podman)",
     )
 
 
 def _of_this_host(found: Found, *, rootless: bool) -> Dict[str, Any]:
-    """The fields of a `Container` that say who its processes are, and how one starts here."""
+    """The fields of a `Container` for the user of its processes, and for its start on this host."""
     uid, gid = os.getuid(), os.getgid()
     user, groups, mounts = "", [], []
     variables = [name for word in _PROXIES for name in (word, word.upper())]
@@ -93,7 +91,7 @@ def _of_this_host(found: Found, *, rootless: bool) -> Dict[str, Any]:
         user = "0:0" if rootless else f"{uid}:{gid}"
         groups = [] if uid == 0 else sorted(set(os.getgroups()) - {gid})
     if found.engine == "docker" and uid != 0 and not rootless:
-        # Programs ask who they are, and Docker tells nobody.
+        # Programs ask for the name of their user, which Docker does not provide.
         mounts = [[path, f"/etc/{name}", "ro"] for name, path in _names(uid, gid, groups).items()]
         environment.update(HOME="/tmp", USER=_user(uid), LOGNAME=_user(uid))
     return {

@@ -1,9 +1,9 @@
-"""Facts of a host for the doctor to judge: the verb `health`.
+"""Facts about a host, which the doctor checks: the verb `health`.
 
-Every question stands alone: one that fails leaves its answer empty and no other behind. Remains of
-runs and MPI jobs are only this user's, and only what is surely nobody's any more: a job that shanty
-knows nothing of may be running beside. Processes without shanty's mark are told of, and never ended
-by shanty.
+Every question stands alone: if it fails, its own answer is empty, and no other. Only leftovers of
+this user's runs and MPI jobs are listed, and only those that are certainly not in use: a job that
+shanty does not know may be running as well. Processes without shanty's mark are reported, and never
+ended by shanty.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections import deque
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from shanty.runtime import platform, stored_tree
-from shanty.runtime.agent.cleanup import in_use
+from shanty.runtime.cleanup import in_use
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import settings
 from shanty.runtime.mpi.processes import DAEMONS, RANK, is_launchers
+from shanty.runtime.proc_files import read
 from shanty.runtime.rpc import Ask, Data, Say, containers, store
 from shanty.runtime.rundir import is_run_id
 
@@ -31,22 +32,21 @@ _AT_ONCE = 16  # names that are looked up side by side
 _SHOWN = 200  # characters of a value
 _SETTLED = 60.0  # seconds; what is younger may belong to a job that is only just starting
 # A launcher gives one of these to each rank.
-_RANKS = tuple(f"{name}=".encode() for name in RANK)
-_MARK = b"SHANTY_RUN_ID="
-_AGENTS = (b"agent.start", b"agent.worker_agent", b"agent.container_lead")
+_RANKS = tuple(f"{name}=" for name in RANK)
+_MARK = "SHANTY_RUN_ID="
+_AGENTS = ("agent.start", "agent.worker_agent", "agent.container_lead")
 
 
 def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`[names]`: all that the survey does not say.
 
     `resolves` has the addresses that each of `names`, and the host's own name, means here: an
-    empty list for an unknown name, None where there was no answer in time. `rights` are
+    empty list for an unknown name, None where no answer came in time. `rights` are
     `[path, mode, owner]` of the home and of what sshd reads there. `settings` are `[name, value,
     place]`; the place is a file, or "" for the environment of a login. `leftovers` are the files
-    of MPI jobs that nobody has open, `orphans` the processes of runs that ended, `containers` the
-    names of theirs. `time` is this
-    host's clock at the end, `took` the seconds since the question came. `damaged` has the items of
-    the store that are not whole, and which files.
+    of MPI jobs that no process has open, `orphans` the processes of runs that ended, `containers`
+    the names of their containers. `time` is this host's clock at the end, `took` the seconds since
+    the question came. `damaged` has the damaged items of the store, and which of their files.
     """
     began = time.monotonic()
     own = socket.gethostname()
@@ -68,7 +68,7 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 class Names:
-    """Looks names up, some side by side; a name server that is dead delays nobody."""
+    """Looks names up, some side by side; a dead name server delays no other name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._found: Dict[str, Optional[List[str]]] = dict.fromkeys(names)
@@ -115,7 +115,7 @@ def files_left() -> Dict[str, Dict[str, Any]]:
 
 
 def paths_left() -> Dict[str, List[str]]:
-    """What MPI jobs left in /dev/shm and in /tmp and nobody has open; a folder only if any."""
+    """What MPI jobs left in /dev/shm and in /tmp and no process has open, by its folder."""
     shared = {name for each in FLAVOURS.values() for name in each.shared_memory_files}
     temporary = {name for each in FLAVOURS.values() for name in each.temporary_files}
     used: Optional[Set[str]] = None
@@ -168,8 +168,7 @@ def orphans() -> List[Dict[str, Any]]:
     found = []
     for entry in table.values():
         words = _environment(entry.pid)
-        mark = next((word for word in words if word.startswith(_MARK)), b"")
-        run = mark[len(_MARK) :].decode(errors="replace")
+        run = next((word[len(_MARK) :] for word in words if word.startswith(_MARK)), "")
         name = _name(entry.pid)
         age = _age(entry.born)
         if is_run_id(run):
@@ -193,42 +192,34 @@ def _heirs(table: Mapping[int, platform.Process]) -> Set[int]:
     return found
 
 
-def _environment(pid: int) -> List[bytes]:
-    """The variables of a process of this user's; none of anybody else's."""
+def _environment(pid: int) -> List[str]:
+    """The variables of a process if it belongs to this user."""
     with contextlib.suppress(OSError):
         if os.stat(f"/proc/{pid}").st_uid == os.getuid():
-            return _read(pid, "environ").split(b"\0")
+            return read(f"/proc/{pid}/environ").split("\0")
     return []
 
 
 def _has_agents(run: str, table: Mapping[int, platform.Process]) -> bool:
     """True when an agent of that run is there: it has the run's folder among its arguments."""
     for pid in table:
-        words = _read(pid, "cmdline").split(b"\0")
-        if any(word in _AGENTS for word in words) and any(run.encode() in word for word in words):
+        words = read(f"/proc/{pid}/cmdline").split("\0")
+        if any(word in _AGENTS for word in words) and any(run in word for word in words):
             return True
     return False
 
 
 def _name(pid: int) -> str:
     """The name of the program, or of the script that an interpreter runs."""
-    kernel = _read(pid, "comm").decode(errors="replace").strip()
+    kernel = read(f"/proc/{pid}/comm").strip()
     if kernel in DAEMONS:
         return kernel
-    first = _read(pid, "cmdline").partition(b"\0")[0].decode(errors="replace")
+    first = read(f"/proc/{pid}/cmdline").partition("\0")[0]
     return os.path.basename(first) or kernel
 
 
 def _age(born: str) -> float:
     """Seconds since a process began, by the ticks since the boot at which it did."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/uptime") as file:
-        return float(file.read().split()[0]) - int(born) / os.sysconf("SC_CLK_TCK")
+    with contextlib.suppress(IndexError, ValueError):
+        return float(read("/proc/uptime").split()[0]) - int(born) / os.sysconf("SC_CLK_TCK")
     return 0.0
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""

@@ -10,21 +10,19 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from shanty.runtime.containers.archive import plain_digest
+from shanty.runtime.containers.engine_errors import explained, last_line
 from shanty.runtime.containers.engines import PROGRAMS, is_image_file
-from shanty.runtime.containers.words import explained, last_line
 from shanty.runtime.errors import NotFoundError, PrepareError
-from shanty.runtime.rpc import Ask, Data, Say
+from shanty.runtime.programs import run
+from shanty.runtime.rpc import Ask, Data, Say, run_long
 from shanty.runtime.rpc.store import home, mark_used
 
-_ASK_LIMIT = 30.0  # seconds for an engine to answer what takes it a moment
 _PULL_LIMIT = 7200.0
-_REPORT = 1.0  # seconds between two words on a pull
 _REMOTE = re.compile(r"(tcp|ssh|npipe)://")
 
 
@@ -48,7 +46,7 @@ def program_of(engine: str) -> Optional[str]:
 def _is_podman(docker: str) -> bool:
     """True where a `docker` is podman, as the package podman-docker has it.
 
-    That takes other words for who a container's processes are.
+    Its options for the user of a container's processes are others.
     """
     if os.path.basename(os.path.realpath(docker)) == "podman":
         return True
@@ -66,15 +64,14 @@ def look(engine: str, program: str, image: str) -> Found:
         return Found(engine, program, None, why, fix)
     done = run([program, "image", "inspect", image])
     if done is None:
-        return Found(engine, program, None, f"it says nothing for {_ASK_LIMIT:g} s")
+        return Found(engine, program, None, "its command does not answer")
     if done.returncode == 0:
         said = json.loads(done.stdout)[0]
         config = said.get("Config") or {}
-        layers = (said.get("RootFS") or {}).get("Layers") or []
         names = {
             "id": said["Id"],
             "arch": said.get("Architecture", ""),
-            "layers": [plain_digest(one) for one in layers],
+            "layers": layers_named(said),
             "content": content_hash(said),
             "size": int(said.get("Size") or 0),
         }
@@ -84,6 +81,11 @@ def look(engine: str, program: str, image: str) -> Found:
         return Found(engine, program, None)
     why, fix = explained(text)
     return Found(engine, program, None, why, fix)
+
+
+def layers_named(said: Mapping[str, Any]) -> List[str]:
+    """The digests of an image's layers, by what an engine says of it."""
+    return [plain_digest(one) for one in (said.get("RootFS") or {}).get("Layers") or ()]
 
 
 def content_hash(said: Mapping[str, Any]) -> str:
@@ -110,7 +112,7 @@ def _of_file(image: str) -> Optional[Dict[str, Any]]:
     except OSError:
         if not is_image_file(image):
             return None
-        raise NotFoundError(f"there is no image {image}", fix="check the path") from None
+        raise NotFoundError(f"image {image} not found", fix="check the path") from None
     state = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
     return {"id": path, "arch": "", "env": [], "state": hashlib.sha256(state.encode()).hexdigest()}
 
@@ -142,7 +144,7 @@ def image_pull(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             _transfer([program, *words, "pull", "--quiet", image], environ, pulling, say)
     found = look(engine, program, image)
     if found.image is None:
-        raise PrepareError(f"{image} was pulled, and is not there", found.problem)
+        raise PrepareError(f"{image} was pulled but is not found", found.problem)
     return {"image": found.image}
 
 
@@ -155,26 +157,11 @@ def push(engine: str, program: str, image: str, user: str, password: str) -> Non
 
 def _transfer(words: Sequence[str], environ: Mapping[str, str], what: str, say: Say) -> None:
     """Run a command that may take long; PrepareError, `what`, where it fails."""
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=dict(environ),
-        )  # fmt: skip
-        began = time.monotonic()
-        try:
-            while process.returncode is None:
-                say({"seconds": time.monotonic() - began})
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_REPORT)
-                if time.monotonic() > began + _PULL_LIMIT:
-                    break
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    if process.returncode:
+    began = time.monotonic()
+    code, text = run_long(
+        words, environ, _PULL_LIMIT, lambda: say({"seconds": time.monotonic() - began})
+    )
+    if code != 0:
         why, fix = explained(text)
         raise PrepareError(what, why or last_line(text), fix)
 
@@ -229,16 +216,3 @@ def _logins(image: str) -> Tuple[str, ...]:
     if not named or first in ("docker.io", "index.docker.io"):
         return ("https://index.docker.io/v1/", "docker.io")
     return (first,)
-
-
-def run(
-    words: Sequence[str], limit: float = _ASK_LIMIT
-) -> Optional[subprocess.CompletedProcess[str]]:
-    """Run an engine's command; None where it does not run, or takes more than `limit` seconds."""
-    try:
-        return subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit,
-            errors="replace", check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None

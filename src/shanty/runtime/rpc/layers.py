@@ -21,15 +21,16 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 from shanty.runtime import stored_tree
 from shanty.runtime.containers import archive
 from shanty.runtime.containers.archive import Layer, layers_of, plain_digest
+from shanty.runtime.containers.engine_errors import explained, last_line
 from shanty.runtime.containers.engines import ENGINES
-from shanty.runtime.containers.words import explained, last_line
 from shanty.runtime.errors import PrepareError
-from shanty.runtime.rpc import Ask, Data, Say
-from shanty.runtime.rpc.images import content_hash, look, run
-from shanty.runtime.rpc.store import file_put, home, machine, mark_used, place_of, placing
+from shanty.runtime.programs import run
+from shanty.runtime.rpc import Ask, Data, Say, seldom
+from shanty.runtime.rpc.images import content_hash, layers_named, look
+from shanty.runtime.rpc.store import home, kept_file, machine, mark_used, place_of, placing
 
 _FILE, _SIZE = "layer.tar.gz", "size"
-_IMAGE_FILE = "image.sif"
+IMAGE_FILE = "image.sif"  # the name of an image file in the store
 _REPORT = 0.5  # seconds between two words on how far it is
 _LIMIT = 7200.0  # seconds for an engine to make an image of what it was given
 # Seconds for it to give or take a byte; docker writes a whole image to its disk before the first.
@@ -58,7 +59,7 @@ def path_of(digest: str) -> str:
 
 
 def content(digest: str) -> Iterator[bytes]:
-    """The plain tar of a layer, in blocks; PrepareError for one that is damaged, and gone then."""
+    """The plain tar of a layer, in blocks; PrepareError for a damaged layer, which is removed."""
     try:
         with open(path_of(digest), "rb") as file:
             yield from archive.inflated(archive.pieces(file))
@@ -66,7 +67,7 @@ def content(digest: str) -> Iterator[bytes]:
         stored_tree.remove(place_of("layers", digest))
         what = f"a layer of the image was damaged here ({path_of(digest)})"
         raise PrepareError(
-            what, str(error), "run the command again, which brings it anew"
+            what, str(error), "run the command again, which sends it again"
         ) from error
 
 
@@ -121,15 +122,13 @@ def layer_put(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
                 for block in archive.inflated(arriving()):
                     digest.update(block)
                     size += len(block)
+                found = digest.hexdigest()
+                why = "" if found == wanted else f"its SHA-256 is {found[:12]}, not {wanted[:12]}"
             except (EOFError, zlib.error) as error:
-                what = "a layer of the image did not arrive as a whole"
-                raise PrepareError(what, str(error), "run the command again") from error
-        if digest.hexdigest() != wanted:
-            raise PrepareError(
-                "a layer of the image did not arrive as a whole",
-                f"its SHA-256 is {digest.hexdigest()[:12]}, not {wanted[:12]}",
-                "run the command again",
-            )
+                why = str(error)
+        if why:
+            what = "a layer of the image did not arrive as a whole"
+            raise PrepareError(what, why, "run the command again")
         _finish(folder, Layer(wanted, size))
     return {}
 
@@ -140,20 +139,19 @@ def layer_put(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
 def read_layers(engine: str, program: str, image: str, wanted: Sequence[str], say: Say) -> bytes:
     """Keep those layers of an engine's image that are `wanted`; the image's description.
 
-    `say` hears how many bytes were read.
+    `say` gets the number of bytes that were read.
     """
     lacking = set(wanted)
     # What an engine names by its content need not be read to know that it is not wanted.
-    known = {digest for digest in _all_layers(engine, program, image) if digest not in lacking}
-    read, told = 0, 0.0
+    there = look(engine, program, image).image or {"layers": []}
+    known = set(there["layers"]) - lacking
+    read, say = 0, seldom(say, _REPORT)
 
     def counted(blocks: Iterator[bytes]) -> Iterator[bytes]:
-        nonlocal read, told
+        nonlocal read
         for block in blocks:
             read += len(block)
-            if time.monotonic() > told + _REPORT:
-                told = time.monotonic()
-                say({"done": read})
+            say({"done": read})
             yield block
 
     def take(name: str, blocks: Iterator[bytes]) -> None:
@@ -161,11 +159,12 @@ def read_layers(engine: str, program: str, image: str, wanted: Sequence[str], sa
         if lacking and (stem[:-4] if stem.endswith(".tar") else stem) not in known:
             lacking.discard(keep(counted(blocks)).digest)
 
-    with _Engine([program, *_save(engine), image]) as saving:
+    form = [] if engine == "docker" else ["--format", "docker-archive"]
+    with _Engine([program, "save", *form, image]) as saving:
         try:
-            config = archive.split(saving.pipe, take)
+            config = archive.split(saving, take)
         except PrepareError as error:
-            if saving.pipe.stalled:
+            if saving.stalled:
                 raise
             saving.stop()
             said = saving.said()
@@ -173,57 +172,17 @@ def read_layers(engine: str, program: str, image: str, wanted: Sequence[str], sa
     if lacking:
         raise PrepareError(
             f"{image} cannot be read",
-            f"{ENGINES[engine].title} gave no layer {min(lacking)[:12]}",
-            "pull the image anew",
+            f"{ENGINES[engine].title} did not provide layer {min(lacking)[:12]}",
+            "pull the image again",
         )
     return config
 
 
-def _save(engine: str) -> List[str]:
-    return ["save"] if engine == "docker" else ["save", "--format", "docker-archive"]
-
-
-def _all_layers(engine: str, program: str, image: str) -> List[str]:
-    found = look(engine, program, image).image
-    return list(found["layers"]) if found else []
-
-
-class _Pipe:
-    """Our end of a pipe to an engine's command, which is given up when nothing goes through it."""
-
-    def __init__(self, pipe: Any, command: str) -> None:
-        self.stalled = False
-        self._fd: int = pipe.fileno()
-        self._command = command
-        os.set_blocking(self._fd, False)
-
-    def read(self, size: int) -> bytes:
-        """Up to `size` bytes; none at the end."""
-        self._wait_for(select.POLLIN)
-        return os.read(self._fd, size)
-
-    def write(self, data: bytes) -> int:
-        """Write all of it."""
-        rest = memoryview(data)
-        while rest:
-            self._wait_for(select.POLLOUT)
-            rest = rest[os.write(self._fd, rest) :]
-        return len(data)
-
-    def _wait_for(self, event: int) -> None:
-        poll = select.poll()
-        poll.register(self._fd, event)
-        self.stalled = self.stalled or not poll.poll(_STALLED * 1000)
-        if self.stalled:
-            raise PrepareError(
-                f"{self._command} has stopped halfway",
-                f"for {_STALLED:g} s it has neither given nor taken anything",
-                "see whether the engine works at all; run the command again",
-            )
-
-
 class _Engine:
-    """A command of an engine that reads or writes an archive; ended with the block."""
+    """A command of an engine that reads or writes an archive; ended with the block.
+
+    It is given up when nothing goes through its pipe for a long time: then it is `stalled`.
+    """
 
     def __init__(
         self, words: Sequence[str], *, reads: bool = False, environ: Optional[Dict[str, str]] = None
@@ -234,8 +193,12 @@ class _Engine:
             words, stdin=pipe if reads else nothing,
             stdout=self._errors if reads else pipe, stderr=self._errors, env=environ,
         )  # fmt: skip
-        self._end: Any = self._process.stdin if reads else self._process.stdout
-        self.pipe = _Pipe(self._end, " ".join(words[:2]))
+        end = self._process.stdin if reads else self._process.stdout
+        assert end is not None
+        self._end = end
+        self._command = " ".join(words[:2])
+        self.stalled = False
+        os.set_blocking(self._end.fileno(), False)
 
     def __enter__(self) -> _Engine:
         return self
@@ -243,6 +206,30 @@ class _Engine:
     def __exit__(self, *_error: object) -> None:
         self.stop()
         self._errors.close()
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes of what it writes; none at the end."""
+        self._wait_for(select.POLLIN)
+        return os.read(self._end.fileno(), size)
+
+    def write(self, data: bytes) -> int:
+        """Write all of it, for the command to read."""
+        rest = memoryview(data)
+        while rest:
+            self._wait_for(select.POLLOUT)
+            rest = rest[os.write(self._end.fileno(), rest) :]
+        return len(data)
+
+    def _wait_for(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._end.fileno(), event)
+        self.stalled = self.stalled or not poll.poll(_STALLED * 1000)
+        if self.stalled:
+            raise PrepareError(
+                f"{self._command} has stopped halfway",
+                f"for {_STALLED:g} s it has neither given nor taken anything",
+                "see whether the engine works at all; run the command again",
+            )
 
     def stop(self) -> None:
         """End it: first by the end of its pipe, which leaves nothing half."""
@@ -327,17 +314,13 @@ def images_of(program: str, *filters: str) -> List[Dict[str, Any]]:
         return []
 
 
-def _layers(image: Dict[str, Any]) -> List[str]:
-    return [plain_digest(one) for one in (image.get("RootFS") or {}).get("Layers") or ()]
-
-
 def _sources(
     images: Sequence[Dict[str, Any]], missing: Sequence[str]
 ) -> Iterator[Tuple[str, List[str]]]:
     """Images that have missing layers, the smallest first, and which of them each is to give."""
     left: Set[str] = set(missing)
     for image in sorted(images, key=lambda one: int(one.get("Size") or 0)):
-        some = [one for one in _layers(image) if one in left]
+        some = [one for one in layers_named(image) if one in left]
         if some:
             left -= set(some)
             yield str(image["Id"]), some
@@ -349,7 +332,7 @@ def _sources(
 def image_load(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """`engine program name id`: make an image of kept layers; its description follows as data.
 
-    It gets the `name` where no image has that but one that shanty brought, or `rename` is true.
+    It gets the `name` if only an image that shanty sent has that name, or if `rename` is true.
     """
     engine, program, name = str(ask["engine"]), str(ask["program"]), str(ask["name"])
     config = data.read()
@@ -368,7 +351,7 @@ def image_load(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     if found is None and "sha256:" in said:  # containerd's store names it by another digest
         found = look(engine, program, "sha256:" + said.rpartition("sha256:")[2].split()[0]).image
     if found is None:
-        raise PrepareError(f"{name} was loaded, and is not there", last_line(said))
+        raise PrepareError(f"{name} was loaded but is not found", last_line(said))
     if ask.get("rename") or _is_ours(engine, program, name):
         run([program, "tag", found["id"], name])
         with open(_brought(engine, name), "w", encoding="utf-8") as file:
@@ -377,7 +360,7 @@ def image_load(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
 
 
 def _is_ours(engine: str, program: str, name: str) -> bool:
-    """True where no image has this name, or one that was brought; it may go to another one."""
+    """True where no image has this name, or an image that shanty sent: the name may be moved."""
     there = look(engine, program, name).image
     if there is None:
         return True
@@ -396,7 +379,7 @@ def _brought(engine: str, name: str) -> str:
 def _loaded(program: str, config: bytes, layers: Sequence[Layer], name: str, say: Say) -> str:
     """Have docker or podman load an image; what it said."""
     with _Engine([program, "load"], reads=True) as loading:
-        sink = _Counting(loading.pipe, say, sum(layer.size for layer in layers))
+        sink = _Counting(loading, say, sum(layer.size for layer in layers))
         broken = False
         try:
             archive.write(config, layers, content, sink)
@@ -410,24 +393,22 @@ def _loaded(program: str, config: bytes, layers: Sequence[Layer], name: str, say
 
 
 class _Counting:
-    """A sink that tells how far it is."""
+    """A sink that reports its progress."""
 
     def __init__(self, sink: Any, say: Say, total: int) -> None:
         self.done, self.total = 0, total
-        self._sink, self._say, self._told = sink, say, 0.0
+        self._sink, self._say = sink, seldom(say, _REPORT)
 
     def write(self, data: bytes) -> int:
         self._sink.write(data)
         self.done += len(data)
-        if time.monotonic() > self._told + _REPORT:
-            self._told = time.monotonic()
-            self._say({"done": self.done, "total": self.total})
+        self._say({"done": self.done, "total": self.total})
         return len(data)
 
 
 def _image_file(name: str) -> Optional[Dict[str, Any]]:
     folder = place_of("images", name[:40])
-    path = os.path.join(folder, _IMAGE_FILE)
+    path = os.path.join(folder, IMAGE_FILE)
     there = os.path.isfile(path) and mark_used(folder)
     return look("apptainer", "", path).image if there else None
 
@@ -441,7 +422,7 @@ def _built(
         path = os.path.join(folder, "archive.tar")
         with open(path, "xb") as file:
             archive.write(config, layers, content, _Counting(file, say, total))
-        made = os.path.join(folder, _IMAGE_FILE)
+        made = os.path.join(folder, IMAGE_FILE)
         words = [program, "build", "--force", made, f"docker-archive:{path}"]
         environ = {**os.environ, "APPTAINER_TMPDIR": folder}
         with _Engine(words, reads=True, environ=environ) as building:
@@ -461,23 +442,12 @@ def _built(
 
 def image_file_have(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """Look for an image file of SHA-256 `hash` and `length` in the store, else at `path`."""
-    kept_file = os.path.join(place_of("images", ask["hash"]), _IMAGE_FILE)
-    if mark_used(os.path.dirname(kept_file)) and not stored_tree.damage(os.path.dirname(kept_file)):
-        return {"path": kept_file, "have": True}
+    there = kept_file("images", ask["hash"], IMAGE_FILE)
+    if there is not None:
+        return {"path": there, "have": True}
     own = str(ask["path"])
     with contextlib.suppress(OSError):
-        if os.path.getsize(own) == ask["length"]:  # one file system for both
-            digest = hashlib.sha256()
-            with open(own, "rb") as file:
-                for block in archive.pieces(file):
-                    digest.update(block)
-            if digest.hexdigest() == ask["hash"]:
-                return {"path": own, "have": True}
-    return {"path": kept_file, "have": False}
-
-
-def image_file_put(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
-    """Keep the image file that follows, with the SHA-256 `hash`."""
-    path = os.path.join(place_of("images", ask["hash"]), _IMAGE_FILE)
-    file_put(path, ask["hash"], data)
-    return {"path": path}
+        same = os.path.getsize(own) == ask["length"]  # one file system for both
+        if same and stored_tree.digest_of(os.path.realpath(own)) == ask["hash"]:
+            return {"path": own, "have": True}
+    return {"path": "", "have": False}

@@ -1,4 +1,4 @@
-"""Python environments on a host: what is there, and one made after the environment of a user.
+"""Python environments on a host: what they have, and copies of a user's environment.
 
 An environment that shanty makes lies at `~/.shanty/store/env/<hash>`; the hash is over all
 packages and the interpreter it stands on. uv installs them, from an index, of wheels, or both. The
@@ -8,8 +8,6 @@ wheels are kept beside, and uv's cache too, so that two environments share files
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -18,19 +16,19 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime import stored_tree
 from shanty.runtime.errors import PrepareError, StorageError
-from shanty.runtime.rpc import Ask, Data, Say, describe_python, output_of
+from shanty.runtime.file_edit import locked
+from shanty.runtime.programs import output_of
+from shanty.runtime.rpc import Ask, Data, Say, describe_python, run_long, seldom
 from shanty.runtime.rpc.store import (
     discard_cache,
-    file_put,
     home,
+    kept_file,
     machine,
     mark_used,
     place_of,
@@ -43,7 +41,6 @@ _WAIT_LIMIT = 3600  # seconds to wait for another run that makes the same enviro
 _MAKE_LIMIT = 3600  # seconds for uv to fetch and install everything
 _UV_OLDEST = (0, 8)  # has all the options that we use
 _WAIT_REPORT = 2.0  # seconds between two reports of progress while we wait for another run
-_UV_REPORT = 1.0  # and while uv is at work
 _LAST_LINES = 12
 _FULL = "no space left"
 _WHO = (
@@ -67,7 +64,7 @@ def env_describe(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     for path in _candidates(ask.get("same", ""), ask.get("key", "")):
         with contextlib.suppress(PrepareError):
             return {"environment": described(path), "machine": machine()}
-    raise PrepareError("no Python here says what it has")
+    raise PrepareError("no Python here describes its packages")
 
 
 def described(python: str) -> Dict[str, Any]:
@@ -81,9 +78,13 @@ def described(python: str) -> Dict[str, Any]:
         )  # fmt: skip
         found: Dict[str, Any] = dict(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, TypeError, ValueError) as error:
-        what = f"{python} does not say what it has installed"
+        what = f"{python} does not list its packages"
         fix = "choose another interpreter with --python"
-        raise PrepareError(what, str(error), fix) from error
+        why = str(error)
+        if isinstance(error, subprocess.SubprocessError):  # its text has all of `text`
+            code = getattr(error, "returncode", None)
+            why = f"no answer within {_ASK_LIMIT} s" if code is None else f"it ended with {code}"
+        raise PrepareError(what, why, fix) from error
     return found
 
 
@@ -136,16 +137,8 @@ def env_reach(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
 
 def wheels_missing(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     """Tell which of `wheels`, file names by their SHA-256, are not here."""
-    return {
-        "missing": [digest for digest, name in ask["wheels"].items() if not _wheel(digest, name)]
-    }
-
-
-def wheel_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
-    """Keep the wheel that follows, called `name`, with the SHA-256 `hash`."""
-    path = os.path.join(place_of("wheels", ask["hash"]), os.path.basename(ask["name"]))
-    file_put(path, ask["hash"], data)
-    return {"path": path}
+    wheels = ask["wheels"].items()
+    return {"missing": [digest for digest, name in wheels if not kept_file("wheels", digest, name)]}
 
 
 def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
@@ -158,7 +151,7 @@ def env_make(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
     tool = _Uv(ask["uv"], ask.get("index") or {}, say)
     base = _interpreter(ask["key"]) or tool.fetch_python(ask["key"])
     if base is None:
-        raise PrepareError(f"uv brought no Python {ask['key']} that runs here")
+        raise PrepareError(f"uv did not fetch a Python {ask['key']} that runs here")
     target = _place(ask["hash"], base)
     python = os.path.join(target, "bin", "python")
     wanted = [*ask["packages"], *map(_requirement, ask["wheels"].items())]
@@ -189,15 +182,8 @@ def _place(digest: str, base: str) -> str:
     return place_of("env", name[:40])
 
 
-def _wheel(digest: str, name: str) -> Optional[str]:
-    folder = place_of("wheels", digest)
-    path = os.path.join(folder, os.path.basename(name))
-    there = mark_used(folder) and os.path.isfile(path)
-    return path if there and not stored_tree.damage(folder) else None
-
-
 def _requirement(wheel: Tuple[str, str]) -> str:
-    path = _wheel(*wheel)
+    path = kept_file("wheels", *wheel)
     if path is None:
         raise PrepareError(f"{wheel[1]} has not been sent", fix="run the command again")
     name = os.path.basename(path).split("-")[0]
@@ -206,30 +192,19 @@ def _requirement(wheel: Tuple[str, str]) -> str:
 
 @contextlib.contextmanager
 def _locked(target: str, say: Say) -> Iterator[None]:
-    """Wait until nobody else makes `target`; a file system without locks goes without."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+    """Wait until no other process makes `target`."""
     parent, name = os.path.split(target)
-    with open(os.path.join(parent, f".lock-{name[:16]}"), "a") as lock:
-        deadline = time.monotonic() + _WAIT_LIMIT
-        told = 0.0
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    break
-            if time.monotonic() > deadline:
-                raise PrepareError(
-                    f"another run has been making {target} for {_WAIT_LIMIT / 3600:.0f} h",
-                    fix="end it (ps x | grep uv on the host), then try again",
-                )
-            if time.monotonic() - told > _WAIT_REPORT:
-                told = time.monotonic()
-                say({"waiting": "another run makes the same environment"})
-            time.sleep(0.1)
-        os.utime(lock.fileno())
-        yield  # closing the file lets go of it
+    os.makedirs(parent, exist_ok=True)
+    lock, say = os.path.join(parent, f".lock-{name[:16]}"), seldom(say, _WAIT_REPORT)
+    words = {"waiting": "another run makes the same environment"}
+    with locked(lock, _WAIT_LIMIT, lambda: say(words)) as held:
+        if not held:
+            raise PrepareError(
+                f"another run has been making {target} for {_WAIT_LIMIT / 3600:.0f} h",
+                fix="end it (ps x | grep uv on the host), then try again",
+            )
+        os.utime(lock)
+        yield
 
 
 def _interpreter(key: str) -> Optional[str]:
@@ -296,7 +271,7 @@ class _Uv:
         failed = self._run(words, lambda: self._say({"fetching": f"Python {key}"}))
         if failed:
             raise PrepareError(
-                f"there is no Python {key}, and uv could not fetch one",
+                f"Python {key} not found, and uv could not fetch it",
                 failed,
                 f"install Python {key} there, or choose another with --python",
             )
@@ -320,7 +295,7 @@ class _Uv:
             fetched = [one for one in wanted if " @ " not in one]
             if not fetched or _FULL in failed.lower():
                 raise _failure("the packages could not be installed", failed)
-            # Where no package is named, the index is of no use at all.
+            # Where no package is named, the index lacks all of them.
             named = [one for one in fetched if _is_named(one, failed)] or fetched
             lacking += named
             wanted = [one for one in wanted if one not in named]
@@ -342,37 +317,18 @@ class _Uv:
         return self._run([*words, "--requirements", path], installed)
 
     def _run(self, words: Sequence[str], report: Callable[[], None]) -> str:
-        """Run uv; "" when it ended well, else its last words.
-
-        `report` is called now and then. When it fails, the client is gone, and uv is ended.
-        """
+        """Run uv; "" when it ended well, else its last words."""
+        try:
+            code, text = run_long([self._program, *words], self._environ, _MAKE_LIMIT, report)
+        except ConnectionError:
+            raise  # the client is gone
+        except OSError as error:
+            return f"{self._program} does not run: {error.strerror}"
+        if code is None:
+            return f"uv was still at work after {_MAKE_LIMIT / 60:.0f} min"
         report()
-        with tempfile.TemporaryFile() as output:
-            try:
-                process = subprocess.Popen(
-                    [self._program, *words], env=self._environ, stdin=subprocess.DEVNULL,
-                    stdout=output, stderr=subprocess.STDOUT,
-                )  # fmt: skip
-            except OSError as error:
-                return f"{self._program} does not run: {error.strerror}"
-            deadline = time.monotonic() + _MAKE_LIMIT
-            try:
-                while process.returncode is None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_UV_REPORT)
-                    report()
-                    if time.monotonic() > deadline:
-                        return f"uv was still at work after {_MAKE_LIMIT / 60:.0f} min"
-            finally:
-                if process.poll() is None:  # also when the client has gone
-                    process.kill()
-                    process.wait()
-            if process.returncode == 0:
-                return ""
-            output.seek(0)
-            lines = output.read().decode(errors="replace").strip().splitlines()
-        last = "\n".join(lines[-_LAST_LINES:])
-        return last or f"uv ended with {process.returncode}"
+        last = "\n".join(text.strip().splitlines()[-_LAST_LINES:])
+        return (last or f"uv ended with {code}") if code else ""
 
 
 def _is_named(requirement: str, text: str) -> bool:

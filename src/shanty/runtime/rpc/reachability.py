@@ -1,4 +1,5 @@
-"""Tries other hosts from this one: the verbs `find-ssh`, `check-alive` and `try-key`.
+"""Tries other hosts from this one: the verbs `find-ssh`, `check-alive`, `try-key` and
+`pods-reach`.
 
 A port that does not answer may belong to a machine that is off, or to one whose firewall drops
 what comes. A machine that refuses another port, or answers a ping, is up.
@@ -14,14 +15,17 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.agent.connections import ssh_command
-from shanty.runtime.rpc import Ask, Data, Say, output_of
+from shanty.runtime.connections import run_each, ssh_command
+from shanty.runtime.programs import output_of
+from shanty.runtime.rpc import Ask, Data, Say
 
 _EARLIER = 1.0  # seconds
 _AT_ONCE = 32  # hosts that are tried at the same time
@@ -29,6 +33,7 @@ _PREAMBLE = 50  # lines that a server may send before its banner (RFC 4253, 4.2)
 _CLOSED_PORTS = (1, 9, 61013)  # hardly anything listens there; what is up says so
 _ECHO, _ECHO_REPLY = {4: 8, 6: 128}, {4: 0, 6: 129}
 _KEPT = 2000  # characters of what ssh says
+_PODS = 15.0  # seconds for all pods
 
 
 def find_ssh(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
@@ -36,8 +41,9 @@ def find_ssh(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
     `answers` has for each group `found`, the first of its candidates, in their order, that answers
     as an ssh server: `{"address", "port", "peer", "source", "banner"}`, where `peer` and `source`
-    are the two ends in numbers; None where none does. One that comes before a candidate that has
-    answered has another second. `errors` says for each candidate why not, "" for one that answered.
+    are the two ends in numbers; None where none does. Once a candidate has answered, those before
+    it have another second. `errors` has the reason for each candidate that did not answer, and ""
+    for the others.
     """
     groups, timeout = ask["groups"], float(ask["timeout"])
     with ThreadPoolExecutor(min(_AT_ONCE, len(groups)) or 1) as pool:
@@ -99,16 +105,16 @@ def _ssh_at(place: Tuple[str, int], timeout: float) -> Dict[str, Any]:
                     "source": connection.getsockname()[0],
                     "banner": banner.decode(errors="replace").strip(),
                 }
-    raise ValueError("what listens there is no ssh server")
+    raise ValueError("what listens there is not an ssh server")
 
 
 def check_alive(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """Look at `host` (a name or an address) and `port` there, for `timeout` seconds.
 
-    `port` of the answer is "ssh" (an ssh server says its banner), "other" (something else speaks),
-    "mute" (takes the connection, then silence), "closes" (takes it and ends it), "refused",
-    "unreachable" (no way there, or nobody has the address), "silent" (no answer), or "unresolved".
-    `alive` is true when anything at all of the machine answered.
+    `port` of the answer is "ssh" (an ssh server sends its banner), "other" (another server
+    answers), "mute" (takes the connection, then silence), "closes" (takes it and ends it),
+    "refused", "unreachable" (no route, or no host has the address), "silent" (no answer), or
+    "unresolved". `alive` is true if the machine answered anything at all.
     """
     return look(str(ask["host"]), int(ask["port"]), float(ask.get("timeout", 2.5)))
 
@@ -211,7 +217,7 @@ def _echoed(sock: socket.socket, version: int, place: Tuple[Any, ...], until: fl
         if left <= 0 or not select.select([sock], [], [], left)[0]:
             return False
         data, sender = sock.recvfrom(2048)
-        # a raw socket hears what is meant for others too, and puts the IPv4 header before it
+        # a raw socket receives what is meant for others too, and puts the IPv4 header before it
         body = data[20:] if version == 4 and sock.type == socket.SOCK_RAW else data
         if sender[0] == place[0] and body[:1] == bytes((_ECHO_REPLY[version],)):
             return True
@@ -253,3 +259,17 @@ def _try_ssh(host: Mapping[str, Any], key: str, known_hosts: str, timeout: float
             ).returncode  # fmt: skip
         text = os.pread(said.fileno(), _KEPT, 0).decode(errors="replace").strip()
     return {"code": code, "text": text}
+
+
+def pods_reach(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """`pods`, each as [name, address, port]: `failed`, what keeps us from which of them."""
+    boot = [sys.executable, "-I", "-S", str(Path(__file__).parent.parent / "boot.py")]
+    pods = ask["pods"]
+    calls = [[*boot, "kubernetes.dial", address, str(port), "true"] for _, address, port in pods]
+    answers = run_each(calls, _PODS)
+    failed = {
+        name: "no answer" if answer.code is None else answer.err.strip()
+        for (name, _, _), answer in zip(pods, answers)
+        if answer.code != 0
+    }
+    return {"failed": failed}

@@ -1,4 +1,4 @@
-"""Mends what the doctor found on a host: the verb `repair`. Each repair says what it did."""
+"""Fixes what the doctor found on a host: the verb `repair`. Each repair reports what it did."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from shanty.runtime import platform, stored_tree
-from shanty.runtime.agent.cleanup import end_all
 from shanty.runtime.authorized_keys import keys_file
+from shanty.runtime.cleanup import end_all
 from shanty.runtime.errors import StorageError, UsageError
 from shanty.runtime.file_edit import edit_file, read_file
 from shanty.runtime.rpc import Ask, Data, Say, containers, health, runs, store, workspaces
@@ -25,57 +25,49 @@ BACKUP = ".before-shanty"  # is put behind the name of a file of settings that w
 
 
 def repair(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`what`: one of REPAIRS, and what that one needs; `done` says in words what was done."""
+    """`what`: one of REPAIRS, and its arguments; `done` describes what was done."""
     work = REPAIRS.get(ask["what"])
     if work is None:
-        raise UsageError(f"there is no repair {ask['what']!r}")
+        raise UsageError(f"unknown repair {ask['what']!r}")
     return {"done": work(ask)}
 
 
 def add_key(ask: Ask) -> List[str]:
-    """`key`: a public key of the user's own, for good; one that is there already stays.
+    """`key`: add a public key of the user's own permanently, unless it is there already.
 
     Only a line without options counts: another may admit the key from elsewhere only, or for
-    one command, and a comment admits nobody.
+    one command, and a comment does not admit it.
     """
     words = str(ask["key"]).split()
     if len(words) < 2 or "\n" in str(ask["key"]).strip():
         raise UsageError(f"not a public key: {str(ask['key'])[:40]}")
     path = keys_file()
     line, plain = " ".join(words).encode(), [word.encode() for word in words[:2]]
-    added: List[bool] = []
+    added = False
 
     def change(content: Optional[bytes]) -> Optional[bytes]:
-        del added[:]
+        nonlocal added
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         old = content or b""
-        if any(each.split()[:2] == plain for each in old.splitlines()):
+        added = all(each.split()[:2] != plain for each in old.splitlines())
+        if not added:
             return content
-        added.append(True)
         return old + (b"" if not old or old.endswith(b"\n") else b"\n") + line + b"\n"
 
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be made", error.strerror or str(error)) from error
     edit_file(path, change)
     close_home(ask)
     return [f"your key is in {path}" + ("" if added else " already")]
 
 
 def close_home(_ask: Ask) -> List[str]:
-    """Let nobody but the user write in the home, in ~/.ssh and in authorized_keys."""
+    """Let only the user write in the home, in ~/.ssh and in authorized_keys."""
     home = os.path.expanduser("~")
     done = []
     for path in (home, os.path.join(home, ".ssh"), keys_file()):
         with contextlib.suppress(FileNotFoundError):
             mode = stat.S_IMODE(os.stat(path).st_mode)
             if mode & _SHARED:
-                try:
-                    os.chmod(path, mode & ~_SHARED)
-                except OSError as error:
-                    why = error.strerror or str(error)
-                    raise StorageError(f"the mode of {path} cannot be changed", why) from error
+                os.chmod(path, mode & ~_SHARED)
                 done.append(f"only you may write {path} now")
     return done
 
@@ -114,7 +106,7 @@ def _kept(path: str) -> str:
         with contextlib.suppress(OSError):
             os.unlink(backup)  # half of a copy
         raise StorageError(
-            f"{path} is left as it is: it cannot be copied to {backup} before",
+            f"{path} was not changed: it cannot be copied to {backup} first",
             error.strerror or str(error),
         ) from error
     return backup
@@ -131,7 +123,7 @@ def _commented(content: Optional[bytes], names: List[str]) -> Optional[bytes]:
 
 
 def clear_leftovers(_ask: Ask) -> List[str]:
-    """Remove the files of dead MPI jobs of this user in /dev/shm and /tmp that nobody has open."""
+    """Remove the files of this user's dead MPI jobs in /dev/shm and /tmp that are not open."""
     done = []
     for folder, paths in health.paths_left().items():
         gone = [path for path in paths if _removed(path)]
@@ -167,8 +159,8 @@ def end_orphans(ask: Ask) -> List[str]:
     return [*(text for text, pid in zip(done, found) if pid not in left), *swept]
 
 
-def mend_store(_ask: Ask) -> List[str]:
-    """Take away what of the store is damaged, so that the next run puts it there anew."""
+def clear_store(_ask: Ask) -> List[str]:
+    """Remove the damaged items of the store, so that the next run sends them again."""
     done = []
     for path, files in store.damaged_items(time.monotonic() + _READING).items():
         if store.discard(path):
@@ -197,5 +189,5 @@ REPAIRS: Mapping[str, Callable[[Ask], List[str]]] = {
     "clear-leftovers": clear_leftovers,
     "end-orphans": end_orphans,
     "make-room": make_room,
-    "mend-store": mend_store,
+    "clear-store": clear_store,
 }

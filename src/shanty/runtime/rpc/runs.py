@@ -10,21 +10,21 @@ import shutil
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from shanty.runtime.agent import control
-from shanty.runtime.agent.queued import QueuedRuns
-from shanty.runtime.agent.run_folder import removed
+from shanty.runtime import run_agents, run_status, site
 from shanty.runtime.errors import NotFoundError
+from shanty.runtime.folder_watch import removed
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
 from shanty.runtime.plan import Plan, read_plan
+from shanty.runtime.queues import queue_of
 from shanty.runtime.rpc import Ask, Data, Say, workspaces
-from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_json
+from shanty.runtime.rundir import RunDir, home, read_json, storage_errors, write_files, write_json
 from shanty.runtime.spec import State, Status
 
 LEAD_APPENDED = (
     *(*APPENDED, "logs/*.log", "attempts/*/logs/*.log"),
     *("events.jsonl", "stalls.jsonl", "resources.jsonl"),
 )
-_KEPT = 30 * 86400.0  # seconds that the files of a run stay when nobody fetches them
+_KEPT = 30 * 86400.0  # seconds that the files of a run stay when no client fetches them
 _YOUNG = 60.0  # seconds that a run may take to bring its agent up
 _ENOUGH = 4 << 20  # bytes of one answer
 _PUT_BACK = 3.0  # seconds in which a controller puts a removed folder back
@@ -32,25 +32,12 @@ _LOOK = 0.02  # seconds between two looks for something new
 _STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
 _FED = "stdin-ended"  # is there once all of it has been
 _mirrors: Dict[str, _Outbox] = {}
-_queues: List[QueuedRuns] = []  # Slurm's, once it was asked
 _stdin: Dict[str, int] = {}  # the open ends of the FIFOs, by run
 
 
-def _queue_of(run: RunDir) -> Optional[QueuedRuns]:
-    """The queue that gives a run of this host its own; None for all other runs."""
-    if (read_json(run.site) or {}).get("target") != "slurm":
-        return None
-    if not _queues:
-        from shanty.runtime.slurm import queue, tools
-
-        tools.find()
-        _queues.append(QueuedRuns(queue.SlurmQueue()))
-    return _queues[0]
-
-
 def _status_of(run: RunDir) -> Status:
-    runs = _queue_of(run)
-    return control.status_of(run) if runs is None else runs.describe([run])[run]
+    runs = queue_of(run)
+    return run_agents.status_of(run) if runs is None else runs.describe([run])[run]
 
 
 class _Outbox:
@@ -58,7 +45,7 @@ class _Outbox:
 
     def __init__(self, run: RunDir, offsets: Mapping[str, int]) -> None:
         self._run = run
-        plan = ("plan.json",) if _queue_of(run) is not None else ()  # its hosts come late
+        plan = ("plan.json",) if queue_of(run) is not None else ()  # its hosts come late
         self._mirror = Mirror(run.path, LEAD_APPENDED, (*REPLACED, *plan), dict(offsets))
         self._status = b""
         self._has_looked = False
@@ -88,7 +75,7 @@ class _Outbox:
 def _left_here(run: RunDir) -> List[Change]:
     """Say what ranks wrote into the workspace of this host, from where nothing is fetched."""
     plan = read_plan(run)
-    if plan is None or not run.job.exists():  # damaged: the run's end is to be told all the same
+    if plan is None or not run.job.exists():  # damaged: the run's end is still reported
         return []
     files = workspaces.written_since(plan.lead.workdir, run.job.stat().st_mtime)
     if not files:
@@ -108,11 +95,7 @@ def write_down(run: RunDir, ask: Ask) -> None:
         write_json(run.job, ask["job"])
         write_json(run.plan, ask["plan"])
         write_json(run.status, ask["status"])
-        for path, (text, mode) in ask["files"].items():
-            file = run.path / path
-            file.touch(mode=0o600)
-            file.write_text(text)
-            file.chmod(mode)
+        write_files(run, ask["files"])
 
 
 def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
@@ -133,7 +116,7 @@ def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     else:
         source = os.open(os.devnull, os.O_RDONLY)
     try:
-        control.start_agents(run, Plan.from_json(ask["plan"]), os.path.expanduser("~"), source)
+        run_agents.start_agents(run, Plan.from_json(ask["plan"]), os.path.expanduser("~"), source)
     finally:
         os.close(source)
     return {"path": str(run.path)}
@@ -142,8 +125,8 @@ def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
     """`run wait`: give rank 0 more of its standard input; how much of it there was room for.
 
-    Waits up to `wait` seconds for room. No data is the end. `taken` is None when nobody reads
-    any more.
+    Waits up to `wait` seconds for room. No data is the end. `taken` is None when rank 0 no longer
+    reads.
     """
     run = folder_of(ask["run"], 0)
     text = data.read()
@@ -164,7 +147,7 @@ def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
 def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run offsets wait`: the changes of the run's files; waits up to `wait` seconds for one.
 
-    `offsets` tell how much of each file the client has; they count in the first call only.
+    `offsets` are the sizes of the files that the client has; they count in the first call only.
     """
     run = folder_of(ask["run"], 0)
     patience = time.monotonic() + _PUT_BACK
@@ -195,9 +178,9 @@ def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 def ask_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run request`: ask the controller."""
     run, request = folder_of(ask["run"], 0), ask["request"]
-    runs = _queue_of(run)
+    runs = queue_of(run)
     if runs is None:
-        return {"reply": control.ask(run, request)}
+        return {"reply": run_agents.ask(run, request)}
     if request["kind"] == "stop":
         return {"reply": runs.cancel(run, float(request.get("grace", 0.0)))}
     return {"reply": runs.stacks(run)}
@@ -206,29 +189,30 @@ def ask_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 def forget_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run`: remove the files of a run that has ended; its client has them all."""
     run = folder_of(ask["run"], 0)
-    if run.path.is_dir() and control.read_status(run).state.final:
+    if run.path.is_dir() and run_status.read_status(run).state.final:
         _mirrors.pop(ask["run"], None)
         shutil.rmtree(run.path, ignore_errors=True)
     return {}
 
 
 def heartbeat_age(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run index`: `age`, the seconds since a worker here heard its controller; None: no worker.
+    """`run index`: `age`, the seconds since a worker here received anything from its controller.
 
-    `left` is true when its node agent has gone in order, as the controller told it, or never came.
+    None if this host has no worker of the run. `left` is true when its node agent has ended as the
+    controller asked it to, or never started.
     """
     run = folder_of(ask["run"], int(ask["index"]))
     age: Optional[float] = None
-    if control.is_alive(read_json(run.agents) or {}, "node_agent"):
+    if run_agents.is_alive(read_json(run.agents) or {}, "node_agent"):
         try:
             age = time.time() - os.stat(run.heard).st_mtime
         except OSError:
             age = 0.0  # it has only just come up
-    return {"age": age, "left": not run.path.is_dir()}  # one that is done takes its folder along
+    return {"age": age, "left": not run.path.is_dir()}  # an agent that is done removes its folder
 
 
 def sweep_runs(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """End what crashed runs left on this host, and forget those that nobody asked for any more."""
+    """End what crashed runs left on this host, and forget runs that no client asked for."""
     swept = []
     folder = home(os.environ) / "work"
     for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
@@ -242,12 +226,12 @@ def _sweep(run: RunDir) -> bool:
     old = time.time() > run.path.stat().st_mtime + _KEPT
     orphaned = _is_orphaned(run)
     if orphaned and run.path.name.endswith(".0"):
-        control.status_of(run)  # makes it LOST, and sweeps
+        run_agents.status_of(run)  # makes it LOST, and sweeps
     elif orphaned:
-        control.end_remains(run)
+        run_agents.end_remains(run)
     agents = read_json(run.agents) or {}
-    final = control.read_status(run).state.final
-    ended = orphaned or (final and not control.are_alive(agents))
+    final = run_status.read_status(run).state.final
+    ended = orphaned or (final and not run_agents.are_alive(agents))
     if old and ended:
         shutil.rmtree(run.path, ignore_errors=True)
     return orphaned
@@ -255,13 +239,13 @@ def _sweep(run: RunDir) -> bool:
 
 def _is_orphaned(run: RunDir) -> bool:
     """True when the agents of a run's part were on this host and are gone without the last word."""
-    if run.site.exists():
+    if site.exists(run.path):
         return False  # it waits in a queue, or is on its nodes
     agents = read_json(run.agents)
     if agents is None:
         return time.time() > run.path.stat().st_mtime + _YOUNG
-    if not control.is_here(agents) or control.are_alive(agents):
+    if not run_agents.is_here(agents) or run_agents.are_alive(agents):
         return False
-    status = control.read_status(run)
+    status = run_status.read_status(run)
     ended = status.state.final and status.state is not State.LOST
-    return not ended and not control.has_agents_here(run)
+    return not ended and not run_agents.has_agents_here(run)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from importlib import import_module
 from subprocess import SubprocessError
 from typing import Any, BinaryIO, Callable, Dict, Mapping
@@ -24,28 +23,25 @@ Verb = Callable[[Ask, Data, Say], Dict[str, Any]]
 # The verbs that each module of this package holds, as functions of that name with `_` for `-`.
 _MODULES: Mapping[str, str] = {
     "survey": "survey",
-    "reachability": "find-ssh check-alive try-key",
+    "reachability": "find-ssh check-alive try-key pods-reach",
     "repair": "repair",
     "health": "health",
-    "store": "store-has store-put store-sweep mpi-find",
-    "python_environment": "env-describe env-has env-reach env-make wheels-missing wheel-put",
+    "store": "store-has store-put file-put store-sweep mpi-find",
+    "python_environment": "env-describe env-has env-reach env-make wheels-missing",
     ".authorized_keys": "authorize revoke sweep-keys host-keys",
     "containers": "container-engine python-anywhere containers-sweep",
     "images": "image-pull",
-    "layers": "image-have image-load image-file-have image-file-put layer-put",
+    "layers": "image-have image-load image-file-have layer-put",
     "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
     "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
     "slurm": "slurm-check slurm-submit",
-    "pods": "pods-reach",
-    "network_probe": "net-listen net-probe net-send net-close",
+    ".network_probe": "net-listen net-probe net-send net-close",
 }
 VERBS = {verb: module for module, verbs in _MODULES.items() for verb in verbs.split()}
-_UNUSED = 30 * 86400.0  # seconds after which a version of our code that nobody used is removed
-_UNPACKING = 86400.0
 
 
 class Payload:
-    """The raw bytes that follow a request; reads not a byte more, whoever reads."""
+    """The raw bytes that follow a request; no reader gets a byte more."""
 
     def __init__(self, source: BinaryIO, size: int) -> None:
         self._source = source
@@ -68,28 +64,12 @@ class Payload:
 
 def talk(source: BinaryIO, sink: BinaryIO, root: str) -> None:
     """Serve a client that may go at any time; `root` is the folder that our code was found in."""
-    _keep_tidy(root)
+    with contextlib.suppress(OSError):
+        os.utime(root)  # this version of our code is used: see `store.store_sweep`
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(source, sink)
     with contextlib.suppress(OSError):
         sink.close()
-
-
-def _keep_tidy(root: str) -> None:
-    """Note that this version of our code is used, and remove those that long were not."""
-    folder = os.path.dirname(root)
-    with contextlib.suppress(OSError):
-        os.utime(root)
-        for entry in os.scandir(folder):
-            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            # what an unpacking left that was cut short is of no use after a day
-            if age > (_UNPACKING if entry.name.startswith(".new-") else _UNUSED):
-                import shutil
-
-                from shanty.runtime.rpc.store import named_by_runs
-
-                if not named_by_runs(entry.path):
-                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:

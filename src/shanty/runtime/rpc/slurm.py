@@ -9,10 +9,12 @@ import os
 import shutil
 from typing import Any, Dict
 
+from shanty.runtime import site
 from shanty.runtime.plan import Plan
 from shanty.runtime.rpc import Ask, Data, Say
 from shanty.runtime.rpc.runs import folder_of, write_down
-from shanty.runtime.rundir import home, read_json
+from shanty.runtime.rundir import home
+from shanty.runtime.site import Site
 from shanty.runtime.slurm import queue, submit, tools
 from shanty.runtime.spec import JobSpec
 
@@ -33,14 +35,17 @@ def slurm_submit(ask: Ask, _data: Data, say: Say) -> Dict[str, Any]:
     tools.find()
     run = folder_of(ask["run"], 0)
     run.create()
+    where = Site(queue.SlurmQueue.scheme)
     try:
         write_down(run, ask)
-        name = submit.submit(run, Plan.from_json(ask["plan"]), JobSpec.from_json(ask["job"]))
-        say({"queued": name})  # BrokenPipeError where nobody listens any more
+        site.write(run, where)
+        plan, job = Plan.from_json(ask["plan"]), JobSpec.from_json(ask["job"])
+        where = where._replace(name=submit.submit(run, plan, job))
+        site.write(run, where)
+        say({"queued": where.name})  # BrokenPipeError where the client is gone
     except BaseException:
-        queued = (read_json(run.site) or {}).get("name")
-        if queued:
-            queue.cancel(str(queued))
+        if where.name:
+            queue.cancel(where.name)
         shutil.rmtree(run.path, ignore_errors=True)
         raise
-    return {"name": name, "path": str(run.path)}
+    return {"name": where.name, "path": str(run.path)}

@@ -19,18 +19,20 @@ import tarfile
 import tempfile
 import time
 from dataclasses import asdict
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from shanty.runtime import rundir, stored_tree
 from shanty.runtime.containers import portable_python
-from shanty.runtime.errors import PrepareError, StorageError, UsageError
+from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi import detect
 from shanty.runtime.rpc import Ask, Data, Say
 
 # An MPI prefix, uv itself, mpi4py for interpreters that lack it; wheels and environments are
 # kept beside them by `environment`, layers of images and image files by `layers`,
-# the host's Python for images without one by `containers`.
-KINDS = ("mpi", "uv", "mpi4py", "wheels", "env", "layers", "images", "portable")
+# the host's Python for images without one by `containers`, versions of our own
+# code by `bootstrap`.
+KINDS = ("mpi", "uv", "mpi4py", "wheels", "env", "layers", "images", "portable", "bundle")
 _HASH = re.compile(r"[0-9a-f]{16,64}\Z")
 _BLOCK = 1 << 20
 _UNFINISHED = 86400  # seconds after which something that is still being made was given up
@@ -76,40 +78,30 @@ def placing(target: str) -> Iterator[str]:
     that is damaged makes way, which does a run that uses it no harm: its paths stay good.
     """
     parent, name = os.path.split(target)
-    try:
+    with rundir.storage_errors(Path(target)):
         os.makedirs(parent, mode=0o755, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=f".{name[:16]}-", dir=parent)
-    except OSError as error:
-        fix = "make room there, or make it writable for this login"
-        raise StorageError(f"{parent} cannot be written", _why(error), fix) from error
-    try:
-        os.chmod(folder, 0o755)
-        yield folder
         try:
-            os.rename(folder, target)
-        except OSError:
-            if not os.path.isdir(target):
-                raise
-            if stored_tree.damage(target):
-                stored_tree.replace(target, folder)
-    except OSError as error:
-        fix = "make room there (df -h ~), then try again"
-        raise StorageError(f"{target} cannot be written", _why(error), fix) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            os.chmod(folder, 0o755)
+            yield folder
+            try:
+                os.rename(folder, target)
+            except OSError:
+                if not os.path.isdir(target):
+                    raise
+                if stored_tree.damage(target):
+                    stored_tree.replace(target, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(folder: str, seconds: float, pattern: str = "*") -> None:
-    """Remove what nobody has used for so long, and has such a name, from a folder."""
+    """Remove the items of a folder that have such a name and were not used for so long."""
     with contextlib.suppress(OSError):
         for name in fnmatch.filter(os.listdir(folder), pattern):
             path = os.path.join(folder, name)
             if _age(path) > seconds:
                 stored_tree.remove(path)
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 Entry = Tuple[str, str, str]  # path, "file" | "program" | "link", SHA-256 or the link's target
@@ -124,7 +116,7 @@ def tree_hash(entries: Iterable[Entry]) -> str:
 
 
 class UnsafeError(PrepareError):
-    """A member of an archive would land outside of its folder, or is no file."""
+    """A member of an archive would land outside of its folder, or is not a file."""
 
 
 def unpack(archive: tarfile.TarFile, folder: str) -> List[Entry]:
@@ -157,7 +149,7 @@ def unpack(archive: tarfile.TarFile, folder: str) -> List[Entry]:
                 shutil.copy2(os.path.join(folder, same[0]), place)
             entries[path] = (path, *same[1:])
         elif not member.isdir():
-            raise UnsafeError(f"{member.name} in an archive is no file and no link")
+            raise UnsafeError(f"{member.name} in an archive is neither a file nor a link")
     for path, kind, goal in entries.values():
         if kind == "link":
             os.symlink(goal, os.path.join(folder, path))
@@ -195,7 +187,7 @@ def store_has(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
 
 
 def discard(path: str) -> bool:
-    """Take a damaged item away, so that it is made anew; False where a run uses it."""
+    """Remove a damaged item, so that it is made again; False where a run uses it."""
     if named_by_runs(path) or not stored_tree.remove(path):
         return False
     if os.path.basename(os.path.dirname(path)) == "env":
@@ -245,37 +237,47 @@ def store_put(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
             raise PrepareError(what, str(error), "run the command again") from error
         if found != ask["hash"]:
             raise PrepareError(
-                f"what was sent for {ask['kind']} is not what was meant",
-                f"its hash is {found[:12]}, not {ask['hash'][:12]}: a file changed meanwhile",
+                f"the wrong content arrived for {ask['kind']}",
+                f"its hash is {found[:12]}, not {ask['hash'][:12]}: a file changed during that",
                 "run the command again",
             )
         stored_tree.note(folder)
     return {"path": path}
 
 
-def file_put(path: str, digest: str, data: Data) -> None:
-    """Place one file that follows, in a folder of its own; it has to have that SHA-256."""
-    with placing(os.path.dirname(path)) as folder:
-        found = _write(data, os.path.join(folder, os.path.basename(path)), False)
+def file_put(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
+    """Place the file `name` that follows as (`kind`, `hash`); it has to have that SHA-256."""
+    digest, name = ask["hash"], os.path.basename(ask["name"])
+    target = place_of(ask["kind"], digest)
+    with placing(target) as folder:
+        found = _write(data, os.path.join(folder, name), False)
         if found != digest:
-            what = f"{os.path.basename(path)} did not arrive as a whole"
+            what = f"{name} did not arrive as a whole"
             why = f"its SHA-256 is {found[:12]}, not {digest[:12]}"
             raise PrepareError(what, why, "run the command again")
         stored_tree.note(folder)
+    return {"path": os.path.join(target, name)}
+
+
+def kept_file(kind: str, digest: str, name: str) -> Optional[str]:
+    """The path of a file that was placed so; None where it is not there, or damaged."""
+    folder = place_of(kind, digest)
+    path = os.path.join(folder, os.path.basename(name))
+    there = mark_used(folder) and os.path.isfile(path)
+    return path if there and not stored_tree.damage(folder) else None
 
 
 def store_sweep(ask: Ask, data: Data, say: Say) -> Dict[str, Any]:
-    """Remove what no run has used for `days`, but for the paths `keep`.
+    """Remove what no run has used for `days`, and what was left half made, after one day.
 
-    What a run that is on uses stays in any case. What was left half made goes after a day.
+    What a run that is on uses stays in any case.
     """
-    keep, days = set(ask.get("keep", ())), float(ask["days"]) * 86400
+    days = float(ask["days"]) * 86400
     removed = []
     for kind in KINDS:
         for path in _listing(kind):
             limit = _UNFINISHED if _is_hidden(path) else days
-            unused = _age(path) > limit and path not in keep
-            if unused and not named_by_runs(path) and stored_tree.remove(path):
+            if _age(path) > limit and not named_by_runs(path) and stored_tree.remove(path):
                 removed.append(path)
     cache = uv_cache()
     if _age(os.path.realpath(cache)) > days and not _environment_is_being_made():

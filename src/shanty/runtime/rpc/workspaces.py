@@ -7,9 +7,9 @@
                          <hash>.tmp-…/         being made, renamed when it is complete
 
 A tree is used again only while every file of it is as it was placed. The client sends the list of
-all files, hears which contents are missing, and sends these. What the new tree shares with those
-that are here is taken from them: large files become hard links, small ones copies, so that a
-script that rewrites a file of its own in place changes no other run's code.
+all files, gets a list of the contents that are missing, and sends these. Files that other trees
+have already are taken from there: large files become hard links, small files are copied, so that a
+script that rewrites a file of its own in place does not change another run's code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Dict, Generator, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from shanty.runtime import rundir
+from shanty.runtime import rundir, stored_tree
 from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rpc import Ask, Data, Say, store
 
@@ -84,7 +84,7 @@ def workspace_has(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def workspace_missing(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
-    """`hash user` and the manifest, deflated: begins a tree; tells whose contents are to be sent.
+    """`hash user` and the manifest, deflated: begins a tree, and returns which files to send.
 
     `missing` are numbers of files in the manifest, whose contents are expected in that order.
     """
@@ -112,13 +112,13 @@ def workspace_part(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
     return {}
 
 
-def workspace_place(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`[keep]`: all contents are there; puts the tree in its place, and prunes others."""
+def workspace_place(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
+    """All contents are there: puts the tree in its place, and prunes others."""
     global _assembly
     with _begun() as assembly:
         path = assembly.place()
     _assembly = None
-    prune(int(ask.get("keep", _KEPT)))
+    prune(_KEPT)
     return {"path": str(path)}
 
 
@@ -175,7 +175,7 @@ class _Assembly:
         return True
 
     def write(self, data: bytes) -> None:
-        os.utime(self.folder)  # nobody takes it for left behind
+        os.utime(self.folder)  # so that it does not count as left behind
         self._sink.send(data)
 
     def _fill(self) -> Generator[None, bytes, None]:
@@ -234,7 +234,7 @@ class _Assembly:
                     raise
                 if not _is_intact(target_folder):
                     continue  # a run has changed it, and may be at work in it
-                _mark(target_folder, self._user)  # somebody else was quicker
+                _mark(target_folder, self._user)  # another client was quicker
                 self.give_up()
             return target_folder / "tree"
         raise ShantyError(f"every copy of the workspace {self._name} here has been changed")
@@ -275,7 +275,7 @@ def _set_mode(path: bytes, executable: bool) -> None:
 
 
 def _trees(root: Path) -> List[Path]:
-    """The folders of all trees, the one that was used last first."""
+    """The folders of all trees, the most recently used first."""
     found = []
     with contextlib.suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
@@ -343,18 +343,11 @@ def _mark(folder: Path, user: str) -> None:
         os.utime(folder)
 
 
-def prune(keep: int) -> List[Path]:
+def prune(keep: int) -> None:
     """Remove the longest unused trees beyond `keep`, but none that a run is using."""
-    root, removed = root_folder(), []
-    for folder in _trees(root)[keep:]:
-        if _in_use(folder) or _holds_files_of_a_run(folder):
-            continue
-        gone = folder.with_name(f"{folder.name}.gone-{os.urandom(4).hex()}")
-        with contextlib.suppress(OSError):
-            os.rename(folder, gone)
-            removed.append(folder)
-            shutil.rmtree(gone, ignore_errors=True)
-    return removed
+    for folder in _trees(root_folder())[keep:]:
+        if not (_in_use(folder) or _holds_files_of_a_run(folder)):
+            stored_tree.remove(str(folder))
 
 
 def _in_use(folder: Path) -> bool:

@@ -11,22 +11,6 @@ _T = TypeVar("_T")
 _MOST_COMPONENTS = 1000
 _OVERLAP = (20, 11)  # before, steps of a job may share its nodes by themselves
 _SPECIAL = 0xFFFFFFF0  # numbers of steps from there on: the batch script, the shell of salloc
-_KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JWT", "SLURM_CLUSTERS")
-# What srun takes for options, and what a step that runs us may have got.
-_INPUTS = (
-    "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE",
-    "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION",
-    "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE",
-    "SLURM_MEM_PER_GPU", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK",
-    "SLURM_NTASKS_PER_GPU", "SLURM_GPU_BIND", "SLURM_GRES", "SLURM_EXCLUSIVE", "SLURM_EXACT",
-    "SLURM_OVERCOMMIT", "SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_EXPORT_ENV",
-    "SLURM_MPI_TYPE",
-    "SLURM_LABELIO", "SLURM_UNBUFFEREDIO", "SLURM_WORKING_DIR", "SLURM_TIMELIMIT", "SLURM_WAIT",
-    "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES",
-    "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT", "SLURM_PROCID", "SLURM_LOCALID",
-    "SLURM_NODEID", "SLURM_GTIDS", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
-)  # fmt: skip
 
 
 def nodes_of(
@@ -46,7 +30,7 @@ def nodes_of(
         for name, slots, cpus in _component(environ, suffix, by_tasks and (job.cpus_per_rank or 1)):
             if any(name == host["name"] for host in found):
                 raise ValueError(f"{name} is in two components of a heterogeneous job")
-            link = connection(name, cpus, environ, its_steps)
+            link = connection(name, cpus, environ.get("SLURM_JOB_ID", ""), its_steps)
             found.append({"name": name, "slots": slots, "cores": cpus, "connection": link})
     here = environ.get("SLURMD_NODENAME", "")
     return sorted(found, key=lambda host: host["name"] != here)
@@ -67,10 +51,7 @@ def _component(environ: Mapping[str, str], suffix: str, each: int) -> List[Tuple
 
     each: slots for each task; 0: the CPUs are the slots.
     """
-    nodes = "SLURM_JOB_NODELIST"
-    if not environ.get(nodes + suffix):
-        nodes = "SLURM_NODELIST" if environ.get(f"SLURM_NODELIST{suffix}") else nodes
-    names = _read(environ, nodes + suffix, parse.hosts)
+    names = _read(environ, f"SLURM_JOB_NODELIST{suffix}", parse.hosts)
     cpus = _read(environ, f"SLURM_JOB_CPUS_PER_NODE{suffix}", parse.counts)
     slots = cpus
     if each:
@@ -94,10 +75,7 @@ def _read(environ: Mapping[str, str], name: str, parser: Callable[[str], List[_T
 
 def _asked_for_tasks(environ: Mapping[str, str], job: JobSpec, suffixes: Sequence[str]) -> bool:
     """True where the job asked for tasks, and the run does not ask for another number of ranks."""
-    asked = [
-        environ.get(f"SLURM_NTASKS{each}") or environ.get(f"SLURM_NPROCS{each}") or ""
-        for each in suffixes
-    ]
+    asked = [environ.get(f"SLURM_NTASKS{each}", "") for each in suffixes]
     if not all(asked):
         return False
     if not all(each.isdecimal() for each in asked):
@@ -120,38 +98,26 @@ def of_whole_job(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
     ValueError where it does not say how many tasks each node has.
     """
     cpus = parse.counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    tasks, each = _number(job, "NumTasks"), _number(job, "CPUs/Task") or 1
-    most = _number(job, "NtasksPerN:B:S:C")
+    tasks, each = parse.number(job.get("NumTasks", "")), parse.number(job.get("CPUs/Task", "")) or 1
+    most = parse.number(job.get("NtasksPerN:B:S:C", ""))
     room = [min(max(1, count // each), most or count) for count in cpus]
     per_node = [1] * len(room)  # each node has a task; beyond that, the first nodes are filled
     for number, count in enumerate(room):
         per_node[number] += max(0, min(count - 1, tasks - sum(per_node)))
     if sum(per_node) != tasks:
         raise ValueError("SLURM_TASKS_PER_NODE is that of a step, and that of its job is not known")
-    texts = {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
-    return {**environ, **texts, "SLURM_TASKS_PER_NODE": ",".join(map(str, per_node))}
+    texts = {"SLURM_NTASKS": str(tasks), "SLURM_TASKS_PER_NODE": ",".join(map(str, per_node))}
+    return {**environ, **texts}
 
 
-def _number(record: Mapping[str, str], key: str) -> int:
-    text = record.get(key, "").partition(":")[0]
-    return int(text) if text.isdecimal() else 0
+def connection(node: str, cpus: int, job: str, steps: Sequence[str]) -> Dict[str, Any]:
+    """How the lead host starts a command on another node: as a step of `job` beside all others.
 
-
-def connection(
-    node: str, cpus: int, environ: Mapping[str, str], steps: Sequence[str]
-) -> Dict[str, Any]:
-    """How the lead host starts a command on another node: as a step beside all others.
-
-    The step gets all that the job has there, and none of the job's wishes for its own steps:
-    `srun` would take these from its environment.
+    The step gets all that the job has there.
     """
-    meant = {name for name in environ if name.startswith(("SLURM_", "SRUN_"))}
-    names = sorted({*meant, *_INPUTS}.difference(_KEPT))
-    unset = [word for name in names for word in ("-u", name)]
     words = [
-        "env", *unset, "srun", f"--jobid={environ.get('SLURM_JOB_ID', '')}", *steps, "--quiet",
-        "-N1", "-n1", f"-c{cpus}", "-w", node, "--mem=0", "--mpi=none", "--export=ALL",
-        "--chdir=/", "--kill-on-bad-exit=0", "--wait=0",
+        "srun", f"--jobid={job}", *steps, "--quiet", "-N1", "-n1", f"-c{cpus}", "-w", node,
+        "--mem=0", "--mpi=none", "--export=ALL", "--chdir=/", "--kill-on-bad-exit=0", "--wait=0",
     ]  # fmt: skip
     return {"kind": "exec", "argv": words}
 

@@ -1,17 +1,17 @@
-"""Holds a request against what the cluster has, before it is queued. Pure.
+"""Compares a request with what the cluster has, before it is queued. Pure.
 
-Slurm accepts many a request that can never be met and lets it wait for ever.
+Slurm accepts many requests that can never be met, and lets them wait indefinitely.
 """
 
 from __future__ import annotations
 
 import contextlib
-from difflib import get_close_matches
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.slurm import parse
-from shanty.runtime.slurm.request import Request
+from shanty.runtime.slurm.sbatch_options import Request
+from shanty.runtime.suggestions import nearest
 
 MIB = 1 << 20
 _NO_LIMIT = ("UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "")
@@ -72,7 +72,7 @@ def _names(text: str) -> List[str]:
 
 
 def limit_of(request: Request, known: Mapping[str, Partition]) -> Optional[float]:
-    """The seconds that a job may take which asks for no time; None where there is no limit."""
+    """The seconds that a job without a time of its own may take; None for no limit."""
     names = [each for each in request.partition.split(",") if each]
     wanted = [known[each] for each in names if each in known]
     wanted = wanted or [each for each in known.values() if each.default]
@@ -80,26 +80,20 @@ def limit_of(request: Request, known: Mapping[str, Partition]) -> Optional[float
     return min(limits, default=None)
 
 
-def check(
-    request: Request,
-    known: Mapping[str, Partition],
-    accounts: Optional[Sequence[Mapping[str, str]]] = None,
-) -> None:
+def check(request: Request, known: Mapping[str, Partition]) -> None:
     """Raise UsageError for what can never be met.
 
-    `accounts` are the user's associations (account, partition, qos) where there is accounting.
+    Whether the user may charge the account, by this QOS, is what `sbatch --test-only` knows.
     """
     names = [each for each in request.partition.split(",") if each]
     for name in names:
         if name not in known:
             raise UsageError(
-                f"there is no partition {name!r}",
+                f"partition {name!r} not found",
                 f"the cluster has {_listed(known)}",
                 _near(name, list(known)) or "name one of them with --partition",
             )
     wanted = [known[name] for name in names] or [each for each in known.values() if each.default]
-    if accounts is not None:
-        _check_accounts(request, accounts)
     troubles = [_trouble(request, each) for each in wanted]
     if wanted and all(troubles):
         first = troubles[0]
@@ -113,27 +107,7 @@ def _listed(known: Iterable[str]) -> str:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    found = get_close_matches(name, known, 1, 0.5)
-    return f"did you mean {found[0]}?" if found else ""
-
-
-def _check_accounts(request: Request, own: Sequence[Mapping[str, str]]) -> None:
-    known = list(dict.fromkeys(each["account"] for each in own if each.get("account")))
-    if request.account and known and request.account not in known:
-        raise UsageError(
-            f"you cannot use the account {request.account!r}",
-            f"yours are {_listed(known)}",
-            _near(request.account, known) or "name one of them with --account",
-        )
-    if request.qos:
-        fitting = [e for e in own if not request.account or e.get("account") == request.account]
-        levels = {name for each in fitting for name in each.get("qos", "").split(",") if name}
-        if levels and request.qos not in levels:
-            raise UsageError(
-                f"you cannot use the QOS {request.qos!r}",
-                f"yours are {_listed(sorted(levels))}",
-                _near(request.qos, sorted(levels)) or "name one of them with --qos",
-            )
+    return nearest(name, known, cutoff=0.5)
 
 
 def _trouble(request: Request, partition: Partition) -> Optional[UsageError]:
@@ -180,8 +154,8 @@ def _of_nodes(request: Request, partition: Partition) -> Optional[UsageError]:
         fewer = min(most, len(nodes))
         limit = "allows a job" if most < len(nodes) else "has"
         return UsageError(
-            f"{wanted} nodes can never be had: the partition {name} {limit} {fewer}",
-            "Slurm would let the job wait for ever",
+            f"{wanted} nodes are too many: the partition {name} {limit} {fewer}",
+            "Slurm would let the job wait indefinitely",
             f"take --nodes {fewer} at most, or another --partition",
         )
     if request.constraint.replace("_", "").replace("-", "").isalnum():  # no expression of many
@@ -204,9 +178,9 @@ def _of_nodes(request: Request, partition: Partition) -> Optional[UsageError]:
         if each * ranks > largest:
             many = f"{ranks} ranks with {each}{unit} each" if ranks > 1 else f"{each}{unit} a rank"
             return UsageError(
-                f"no node has so many {what}: {many}"
+                f"no node has that many {what}: {many}"
                 if what != "memory"
-                else f"no node has so much memory: {many}",
+                else f"no node has that much memory: {many}",
                 f"the largest of the partition {name} has {largest}{unit}",
                 "ask for less a rank, for fewer ranks on a node, or take another --partition",
             )
@@ -217,7 +191,7 @@ def _of_nodes(request: Request, partition: Partition) -> Optional[UsageError]:
             if sum(used) < request.tasks:
                 over = f"{len(used)} nodes" if len(used) > 1 else "a node"
                 return UsageError(
-                    f"{request.tasks} ranks with {each}{unit} of {what} each can never be had",
+                    f"{request.tasks} ranks with {each}{unit} of {what} each are too many",
                     f"{over} of the partition {name} can take {sum(used)}",
                     f"take -n {sum(used)}, less for each rank, or another --partition",
                 )

@@ -8,19 +8,19 @@ filters out before 23.02.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from shanty.runtime.ranges import MOST_HOSTS, expand
 
 UNKNOWN = ("", "N/A", "(null)", "NONE", "Unknown", "None", "n/a")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_MOST_HOSTS = 100_000
 
 
 def hosts(text: str) -> List[str]:
     """The hosts of a node list, as in `n[1-3,07],gpu[01-02]-ib,login`."""
     found: List[str] = []
     for part in _split(text):
-        found += _expand(part)
-        if len(found) > _MOST_HOSTS:
+        found += expand(part)
+        if len(found) > MOST_HOSTS:
             raise ValueError(f"{text[:60]!r} names too many hosts")
     return found
 
@@ -31,7 +31,7 @@ def _split(text: str) -> List[str]:
     for letter in text.strip():
         depth += {"[": 1, "]": -1}.get(letter, 0)
         if depth not in (0, 1):
-            raise ValueError(f"{text!r} is no list of nodes")
+            raise ValueError(f"{text!r} is not a list of nodes")
         if letter == "," and depth == 0:
             parts.append(begun)
             begun = ""
@@ -39,27 +39,8 @@ def _split(text: str) -> List[str]:
             begun += letter
     parts.append(begun)
     if depth or (len(parts) > 1 and not all(parts)):
-        raise ValueError(f"{text!r} is no list of nodes")
+        raise ValueError(f"{text!r} is not a list of nodes")
     return [part for part in parts if part]
-
-
-def _expand(part: str) -> List[str]:
-    head, bracket, rest = part.partition("[")
-    if not bracket:
-        return [part]
-    inside, _, tail = rest.partition("]")
-    found: List[str] = []
-    tails = _expand(tail) if tail else [""]
-    for piece in inside.split(","):
-        match = _RANGE.fullmatch(piece)
-        if match is None:
-            raise ValueError(f"{part!r} is no list of nodes")
-        first, last = match[1], match[2] or match[1]
-        if not 0 <= int(last) - int(first) < _MOST_HOSTS:
-            raise ValueError(f"{part!r} is no list of nodes")
-        numbers = (f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1))
-        found += [f"{head}{number}{each}" for number in numbers for each in tails]
-    return found
 
 
 def counts(text: str) -> List[int]:
@@ -70,7 +51,7 @@ def counts(text: str) -> List[int]:
         if match is None:
             raise ValueError(f"{text!r} has no numbers of nodes")
         times = int(match[2] or 1)
-        if len(found) + times > _MOST_HOSTS:
+        if len(found) + times > MOST_HOSTS:
             raise ValueError(f"{text!r} names too many nodes")
         found += [int(match[1])] * times
     return found
@@ -79,14 +60,14 @@ def counts(text: str) -> List[int]:
 def seconds(text: str) -> Optional[float]:
     """A time of Slurm's: MINUTES, MINUTES:SECONDS, [DAYS-]HOURS[:MINUTES[:SECONDS]].
 
-    None where there is no limit.
+    None stands for no limit.
     """
     text = text.strip()
     if text.upper() in ("UNLIMITED", "INFINITE", "NOT_SET", *(each.upper() for each in UNKNOWN)):
         return None
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
-        raise ValueError(f"{text!r} is no time")
+        raise ValueError(f"{text!r} is not a time")
     numbers = [int(each) for each in match.groups()[1:] if each is not None]
     if match[1] is not None:  # with days, the first of the others is hours
         hours, minutes, rest = (*numbers, 0, 0)[:3]
@@ -199,8 +180,8 @@ def nodes(text: str) -> List[NodeFacts]:
             NodeFacts(
                 name,
                 partition.rstrip("*"),
-                _number(cpus),
-                _number(memory),
+                number(cpus),
+                number(memory),
                 gpus(gres),
                 tuple(each for each in features.split(",") if each),
                 state.rstrip("*~#!%$@^-").lower(),
@@ -209,7 +190,8 @@ def nodes(text: str) -> List[NodeFacts]:
     return found
 
 
-def _number(text: str) -> int:
+def number(text: str) -> int:
+    """The number that a text begins with, as `64+` or `2:0:*:*`; 0 for none."""
     digits = re.match(r"\d+", text.strip())
     return int(digits[0]) if digits else 0
 
@@ -222,12 +204,6 @@ def gpus(gres: str) -> int:
         if words[0] == "gpu":
             total += int(words[-1]) if words[-1].isdigit() else 1
     return total
-
-
-def listed(text: str, keys: Sequence[str]) -> List[Mapping[str, str]]:
-    """The lines of `sacctmgr -n -P` and `sacct -n -P`, whose columns are `keys`."""
-    rows = (line.split("|") for line in text.splitlines() if "|" in line or len(keys) == 1)
-    return [dict(zip(keys, row)) for row in rows if len(row) >= len(keys)]
 
 
 def mpi_types(text: str) -> List[str]:

@@ -1,26 +1,25 @@
-"""Slurm's queue: one look for all runs, and what an end that Slurm made was.
+"""Slurm's queue: asks once for all runs, and explains how Slurm ended a job.
 
 The last answer is kept for a while: a terminal that follows a run asks many times a second, and
-slurmctld serves everybody. It is asked beside, so that nobody waits where it is slow; while it is
-away, what was known last counts.
+slurmctld serves everybody. A thread asks, so that no caller waits for a slow slurmctld; while it
+does not answer, its last answer counts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pwd
 import threading
 import time
 from typing import ClassVar, Collection, Dict, List, Mapping, Optional, Sequence
 
-from shanty.runtime.agent.queued import Ending, Entry
-from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError
+from shanty.runtime.errors import STOPPED_EXIT, TIME_LIMIT_EXIT, LaunchError, PrepareError
+from shanty.runtime.queued_runs import Ending, Entry
+from shanty.runtime.rundir import user_name
 from shanty.runtime.slurm import parse, reasons, tools
 from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, Failure, State
 
-_FIRST = 3.0  # seconds that an answer is waited for; whoever follows from elsewhere waits for 6
-_AWAY = "slurmctld does not answer; what is known is from before"
+_FIRST = 3.0  # seconds to wait for an answer; a client elsewhere that follows the run waits for 6
+_AWAY = "slurmctld does not answer; this is its last answer"
 # States in which a job is not, or no longer, on its nodes; `squeue` writes them in whole words.
 _WAITS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _OVER = (
@@ -37,7 +36,7 @@ class SlurmQueue:
     scheme: ClassVar[str] = "slurm"
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._environ = environ
+        self.environ = environ
         self._lock = threading.Lock()
         self._fresh = threading.Condition(self._lock)
         self._known: Dict[str, Entry] = {}
@@ -46,7 +45,7 @@ class SlurmQueue:
         self._asking = False
 
     def look(self, names: Collection[str], age: float = 0.0) -> Mapping[str, Entry]:
-        """What is known of these jobs; one that Slurm has forgotten is left out."""
+        """What is known of these jobs; a job that Slurm has forgotten is left out."""
         with self._lock:
             if time.monotonic() > self._asked + age and not self._asking:
                 self._asking = True
@@ -57,17 +56,17 @@ class SlurmQueue:
                 while self._asking and time.monotonic() < until:
                     self._fresh.wait(max(0.0, until - time.monotonic()))
             if self._heard < self._asked or self._heard == float("-inf"):
-                told = {name: self._known.get(name, Entry(False)) for name in names}
+                known = {name: self._known.get(name, Entry(False)) for name in names}
                 return {
                     name: entry if entry.ending else entry._replace(reason=_away(entry.reason))
-                    for name, entry in told.items()
+                    for name, entry in known.items()
                 }
             return {name: self._known[name] for name in names if name in self._known}
 
     def _ask(self, names: Sequence[str]) -> None:
         found: Optional[Dict[str, Entry]] = None
         try:
-            found = look(names, self._environ)
+            found = look(names, self.environ)
         finally:
             with self._lock:
                 self._asking = False
@@ -78,7 +77,7 @@ class SlurmQueue:
 
     def dequeue(self, name: str) -> None:
         """Take a job out of the queue, or end it."""
-        cancel(name, self._environ)
+        cancel(name, self.environ)
 
 
 def _away(reason: str) -> str:
@@ -86,14 +85,12 @@ def _away(reason: str) -> str:
 
 
 def cancel(name: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Have Slurm end a job; PrepareError where it cannot be told."""
+    """Have Slurm end a job; PrepareError where Slurm does not take the request."""
     answer = tools.ask(["scancel", name], environ=environ)
     gone = "Invalid job id" in answer.err or "already completing" in answer.err
     if answer.code != 0 and not gone:
-        from shanty.runtime.errors import PrepareError
-
         raise PrepareError(
-            f"Slurm did not take job {name} out of its queue", answer.complaint,
+            f"Slurm did not remove job {name} from its queue", answer.complaint,
             f"try again, or: scancel {name}",
         )  # fmt: skip
 
@@ -103,7 +100,7 @@ def named(comment: str, script: str, environ: Mapping[str, str]) -> Optional[Lis
 
     `--slurm` may have set another comment.
     """
-    words = ["squeue", "-h", "-a", "-u", _user(), "-o", "%i|%k|%o"]
+    words = ["squeue", "-h", "-a", "-u", user_name(os.getuid()), "-o", "%i|%k|%o"]
     answer = tools.ask(words, environ=environ)
     if answer.code != 0:
         return None
@@ -117,7 +114,7 @@ def named(comment: str, script: str, environ: Mapping[str, str]) -> Optional[Lis
 
 def look(names: Sequence[str], environ: Mapping[str, str]) -> Optional[Dict[str, Entry]]:
     """What Slurm knows of the jobs `names`, by one question; None where it does not answer."""
-    user = _user()
+    user = user_name(os.getuid())
     words = ["squeue", "-h", "-a", "-u", user, "-t", "all", "-o", parse.JOB_FORMAT]
     answer = tools.ask(words, environ=environ)
     if answer.code != 0:
@@ -127,7 +124,7 @@ def look(names: Sequence[str], environ: Mapping[str, str]) -> Optional[Dict[str,
     places = _places(waiting, environ) if waiting else {}
     found = {job.id: _entry(job, places.get(job.id, (0, 0))) for job in jobs.values()}
     for job in jobs.values():
-        if job.state == "CANCELLED" and job.nodes:  # by somebody, or since a node could not
+        if job.state == "CANCELLED" and job.nodes:  # by a user, or since a node could not
             drained = refused_by(tools.node_records(job.nodes, environ), job.started)
             if drained:
                 end = Ending(State.FAILED, _not_started(job.id, drained), LaunchError.exit_code)
@@ -137,12 +134,6 @@ def look(names: Sequence[str], environ: Mapping[str, str]) -> Optional[Dict[str,
         if ending is not None:
             found[name] = Entry(False, "", ending)
     return found
-
-
-def _user() -> str:
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(os.getuid()).pw_name
-    return str(os.getuid())
 
 
 def _places(waiting: Sequence[parse.Job], environ: Mapping[str, str]) -> Dict[str, tuple[int, int]]:
@@ -163,16 +154,11 @@ def places(
     for job in mine:
         partitions = set(job.partition.split(","))
         beside = [each for each in all_waiting if partitions & set(each.partition.split(","))]
-        before = [each for each in beside if each.priority > job.priority]
-        before += [e for e in beside if e.priority == job.priority and _number(e) < _number(job)]
+        own = (-job.priority, parse.number(job.id))
+        before = [each for each in beside if (-each.priority, parse.number(each.id)) < own]
         others = len({each.id for each in (*beside, job)})
         found[job.id] = (len({each.id for each in before} - {job.id}) + 1, others)
     return found
-
-
-def _number(job: parse.Job) -> int:
-    digits = job.id.partition("_")[0]
-    return int(digits) if digits.isdigit() else 0
 
 
 def _entry(job: parse.Job, place: tuple[int, int]) -> Entry:
@@ -192,15 +178,14 @@ def _entry(job: parse.Job, place: tuple[int, int]) -> Entry:
 
 def _accounted(name: str, environ: Mapping[str, str]) -> Optional[Ending]:
     """How a job that slurmctld has forgotten ended, by the accounting, where there is one."""
-    keys = ("State", "NodeList")
-    answer = tools.ask(
-        ["sacct", "-n", "-P", "-X", "-j", name, "-o", ",".join(keys)], environ=environ
-    )
-    rows = parse.listed(answer.out, keys) if answer.code == 0 else []
+    words = ["sacct", "-n", "-P", "-X", "-j", name, "-o", "State,NodeList"]
+    answer = tools.ask(words, environ=environ)
+    rows = [line for line in answer.out.splitlines() if "|" in line] if answer.code == 0 else []
     if not rows:
         return None
-    state = rows[-1]["State"].split()[0].upper()
-    return ending(state, name, rows[-1]["NodeList"]) if state in _OVER else None
+    state, _, nodes = rows[-1].partition("|")
+    state = state.split()[0].upper()  # "CANCELLED by 1000"
+    return ending(state, name, nodes) if state in _OVER else None
 
 
 def refused_by(nodes: Sequence[Mapping[str, str]], since: str) -> str:
@@ -253,7 +238,7 @@ def ending(state: str, name: str, nodes: str = "") -> Ending:
         )
         return Ending(State.FAILED, failure, _OOM_EXIT)
     failure = Failure(
-        f"job {name} ended{on} before it could say how (Slurm: {state})",
+        f"job {name} ended{on} before it could report a status (Slurm: {state})",
         "a node could not start it, or all of its processes were killed at once",
         "see `shanty logs --agent`; run again",
     )
@@ -274,8 +259,7 @@ def preempted(name: str) -> Failure:
     """The failure of a job that was ended for another one, and is not queued again."""
     return Failure(
         f"job {name} was preempted: Slurm gave its nodes to a job of higher priority",
-        "it was not to be queued again",
-        "run again, with --requeue to have that done by itself; hvd.elastic goes on from its last "
-        "commit",
+        "the run did not ask to be queued again",
+        "run again, with --requeue to have Slurm do so; hvd.elastic continues from its last commit",
         cause=PREEMPTED,
     )

@@ -25,16 +25,11 @@ _REASONS = {
     "BadConstraints": "no node can ever give what it asks for",
     "AccountNotAllowed": "its partition does not take jobs of that account",
     "QOSNotAllowed": "its partition or account does not take that QOS",
-    "InvalidAccount": "there is no such account",
-    "InvalidQOS": "there is no such QOS",
+    "InvalidAccount": "its account does not exist",
+    "InvalidQOS": "its QOS does not exist",
     "Cleaning": "it is being cleaned up from before",
     "Prolog": "its nodes are being made ready",
-    "NonZeroExitCode": "it ended with an exit code",
-    "RaisedSignal": "it was ended by a signal",
-    "TimeLimit": "it has reached its time limit",
-    "InactiveLimit": "it was inactive for too long",
     "NodeFailure": "one of its nodes has failed",
-    "OutOfMemory": "it used more memory than it had asked for",
     "FrontEndDown": "no front end is up",
     "launch_failed_requeued_held": "a node could not start it, so Slurm holds it",
     "SystemFailure": "Slurm itself has failed",
@@ -48,7 +43,7 @@ _LIMITS = {
 
 
 def in_words(reason: str) -> str:
-    """Slurm's reason why a job waits, in words; those of Slurm where there are no better."""
+    """Explains why a job waits, by the reason that Slurm gives; an unknown reason stays."""
     reason = reason.strip().strip("()")
     if reason in ("", "None", "N/A"):
         return "Slurm has not looked at it yet"

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank import srun
-from shanty.runtime.rundir import RunDir, read_json, write_json
+from shanty.runtime.rundir import RunDir
 from shanty.runtime.slurm import checks, parse, queue, tools
-from shanty.runtime.slurm.batch import SCRIPT, script
-from shanty.runtime.slurm.request import Request, line_of, name_of, of_job, warned_in_time
-from shanty.runtime.slurm.word import LOG
+from shanty.runtime.slurm.ending_reason import LOG
+from shanty.runtime.slurm.first_node import SCRIPT, script
+from shanty.runtime.slurm.sbatch_options import Request, line_of, name_of, of_job, warned_in_time
 from shanty.runtime.spec import JobSpec
 
 _TO_APPEAR = 3.0  # seconds for a job to be in the queue whose sbatch was killed
 _LOOK = 0.5  # between two looks for it
 # What sbatch says, in part; what that means; what to do.
 _REFUSALS = (
-    ("invalid partition|Invalid partition", "there is no such partition", "see `sinfo -s`"),
+    ("invalid partition|Invalid partition", "the partition does not exist", "see `sinfo -s`"),
     (
         "Invalid account", "the account, or its combination with the partition, is not valid",
         "see `sacctmgr show assoc user=$USER`; name one with --account",
     ),
     ("Invalid qos|QOS", "the QOS is not valid, or a limit of it is reached", "see --qos"),
     (
-        "reservation is invalid|Reservation", "there is no such reservation",
+        "reservation is invalid|Reservation", "the reservation does not exist",
         "see `scontrol show reservation`",
     ),
     ("feature", "no node has such features", "see --constraint and `sinfo -o '%f'`"),
@@ -55,7 +54,7 @@ def check(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) -> Re
     check_line(job, mpi, environ)
     request = of_job(job)
     known = checks.partitions(tools.partitions(environ), tools.nodes(environ))
-    checks.check(_with_defaults(request, environ), known, _accounts(environ))
+    checks.check(_with_defaults(request, environ), known)
     words = ["sbatch", "--test-only", *request.words()]
     answer = tools.ask(words, environ=_outside(environ, job), text="#!/bin/sh\nexit 0\n")
     if answer.code != 0:
@@ -68,7 +67,8 @@ def check_line(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) 
     line = line_of(job)
     if line is None:
         return
-    types = parse.mpi_types(_all_of(tools.ask(["srun", "--mpi=list"], environ=environ)))
+    answer = tools.ask(["srun", "--mpi=list"], environ=environ)
+    types = parse.mpi_types(f"{answer.out}\n{answer.err}")  # versions differ in where they are
     flavour = FLAVOURS[mpi]
     fits = srun.fitting(flavour, types)
     if line.mpi and not line.mpi.startswith(flavour.pmi):
@@ -85,12 +85,8 @@ def check_line(job: JobSpec, mpi: str, environ: Mapping[str, str] = os.environ) 
         )
 
 
-def _all_of(answer: tools.Answer) -> str:
-    return answer.out + "\n" + answer.err  # versions differ in where they write it
-
-
 def _with_defaults(request: Request, environ: Mapping[str, str]) -> Request:
-    """What the user has set for sbatch in his environment counts where nothing was typed."""
+    """What the environment sets for sbatch counts where nothing was typed."""
     found: Dict[str, Any] = {}
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if not getattr(request, name) and environ.get(f"SBATCH_{name.upper()}"):
@@ -98,42 +94,26 @@ def _with_defaults(request: Request, environ: Mapping[str, str]) -> Request:
     return request._replace(**found)
 
 
-def _accounts(environ: Mapping[str, str]) -> Optional[List[Mapping[str, str]]]:
-    """What this user may charge, where there is accounting; None where there is not."""
-    keys = ("account", "partition", "qos")
-    with contextlib.suppress(KeyError, OSError):
-        words = ["sacctmgr", "-n", "-P", "show", "assoc", f"user={getpass.getuser()}"]
-        answer = tools.ask([*words, f"format={','.join(keys)}"], environ=environ)
-        if answer.code == 0 and answer.out.strip():
-            return parse.listed(answer.out, keys)
-    return None
-
-
 def _refused(answer: tools.Answer, request: Request) -> PrepareError:
     if answer.unheard:
         return PrepareError(
             "Slurm does not answer: slurmctld cannot be reached",
             answer.complaint,
-            "try again in a while; `scontrol ping` tells whether it is up",
+            "try again in a while; `scontrol ping` shows whether it is up",
         )
-    for pattern, what, fix in _REFUSALS:
-        if re.search(pattern, answer.err):
-            return PrepareError(
-                f"Slurm would not take the job: {what}",
-                f"{answer.complaint} (asked for: {' '.join(request.words())})",
-                fix,
-            )
+    found = (each[1:] for each in _REFUSALS if re.search(each[0], answer.err))
+    what, fix = next(found, ("", "see the options of `shanty run --help`, group Slurm"))
     return PrepareError(
-        "Slurm would not take the job",
+        "Slurm rejected the job" + (f": {what}" if what else ""),
         f"{answer.complaint} (asked for: {' '.join(request.words())})",
-        "see the options of `shanty run --help`, group Slurm",
+        fix,
     )
 
 
 def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = os.environ) -> str:
     """Queue a run that is written down; returns the job's number.
 
-    From now on `site.json` says that the run is Slurm's. Whatever goes wrong, no job is left.
+    Its caller writes the number into `site.json`. Whatever goes wrong, no job is left.
     """
     request = _with_defaults(of_job(job), environ)
     known = checks.partitions(tools.partitions(environ), ())
@@ -147,22 +127,19 @@ def submit(run: RunDir, plan: Plan, job: JobSpec, environ: Mapping[str, str] = o
         f"--comment={comment_of(run)}", f"--output={run.path}/logs/{LOG}",
         "--open-mode=append", "--chdir=/", "--export=ALL", *request.words(), str(path),
     ]  # fmt: skip
-    site = {**(read_json(run.site) or {}), "target": queue.SlurmQueue.scheme, "name": ""}
-    write_json(run.site, site)
     answer = None
     try:
         answer = tools.ask(words, environ=_outside(environ, job))
         if answer.code != 0:
             raise _refused(answer, request)
-        number = parse.submitted(answer.out)
-        write_json(run.site, {**site, "name": number})
+        return parse.submitted(answer.out)
     except BaseException as error:  # Ctrl-C too
         if answer is None or answer.code == 0 or answer.unheard:
             _withdraw(run, environ)
         if isinstance(error, ValueError):
-            raise PrepareError("Slurm took the job, and named no number", str(error)) from error
+            what = "Slurm took the job, and did not return its number"
+            raise PrepareError(what, str(error)) from error
         raise
-    return number
 
 
 def comment_of(run: RunDir) -> str:
@@ -171,7 +148,7 @@ def comment_of(run: RunDir) -> str:
 
 
 def _withdraw(run: RunDir, environ: Mapping[str, str]) -> None:
-    """Take the job of a run out of the queue that may be there, and whose number was not heard."""
+    """Take a run's job out of the queue if it is there, though its number is not known."""
     until = time.monotonic() + _TO_APPEAR
     while True:
         found = queue.named(comment_of(run), str(run.path / SCRIPT), environ)
@@ -179,7 +156,8 @@ def _withdraw(run: RunDir, environ: Mapping[str, str]) -> None:
             raise PrepareError(
                 "Slurm does not answer, and may have taken the job",
                 "slurmctld cannot be reached, so that it could not be taken out of the queue again",
-                f"when `squeue -u $USER -o '%i %k'` answers, scancel what says {comment_of(run)}",
+                "when `squeue -u $USER -o '%i %k'` answers, scancel the job with the comment "
+                f"{comment_of(run)}",
             )
         for number in found:
             queue.cancel(number, environ)

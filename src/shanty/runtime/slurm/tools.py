@@ -10,6 +10,7 @@ import subprocess
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from shanty.runtime.errors import PrepareError
+from shanty.runtime.programs import run
 from shanty.runtime.slurm import parse
 
 PATIENCE = 20.0  # seconds for slurmctld to answer; the tools themselves give up after about 10
@@ -77,27 +78,23 @@ def find() -> None:
 def _take_from(shell: str) -> None:
     """Take the folder of the tools, and SLURM_CONF, from a login shell, where it knows them."""
     text = 'command -v sbatch && echo "SLURM_CONF=$SLURM_CONF"'
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            [shell, "-lc", text], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_LOGIN, check=False,
-        )  # fmt: skip
-        for line in done.stdout.splitlines():
-            name, equals, value = line.partition("=")
-            if equals and name == "SLURM_CONF" and value:
-                os.environ.setdefault(name, value)
-            elif os.path.basename(line) == "sbatch" and os.path.isabs(line):
-                path = os.environ.get("PATH", os.defpath)
-                os.environ["PATH"] = os.pathsep.join([path, os.path.dirname(line)])
+    done = run([shell, "-lc", text], _LOGIN)
+    for line in done.stdout.splitlines() if done is not None else ():
+        name, equals, value = line.partition("=")
+        if equals and name == "SLURM_CONF" and value:
+            os.environ.setdefault(name, value)
+        elif os.path.basename(line) == "sbatch" and os.path.isabs(line):
+            path = os.environ.get("PATH", os.defpath)
+            os.environ["PATH"] = os.pathsep.join([path, os.path.dirname(line)])
 
 
 def need(environ: Mapping[str, str] = os.environ) -> None:
     """Raise PrepareError where Slurm's tools are not."""
     if not are_here(environ):
         raise PrepareError(
-            f"there is no Slurm on {os.uname().nodename}: sbatch is not on PATH",
-            "--on slurm hands a job to Slurm where you are",
-            "type it on a login node, or name one: --on slurm:USER@LOGIN",
+            f"Slurm not found on {os.uname().nodename}: sbatch is not on PATH",
+            "--on slurm submits the job on this machine",
+            "run it on a login node, or name one: --on slurm:USER@LOGIN",
         )
 
 
@@ -107,7 +104,7 @@ def ask(
     environ: Mapping[str, str] = os.environ,
     text: str = "",
 ) -> Answer:
-    """Run one of the tools to its end; one that takes longer than `patience` seconds is killed."""
+    """Run one of the tools to its end; after `patience` seconds it is killed."""
     try:
         process = subprocess.Popen(
             list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -140,7 +137,7 @@ def told(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
 
 
 def version(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """The version of Slurm here; (0, 0) where it cannot be told."""
+    """The version of Slurm here; (0, 0) if it is not known."""
     with contextlib.suppress(ValueError):
         return parse.version(ask(["srun", "--version"], environ=environ).out)
     return (0, 0)

@@ -8,38 +8,18 @@ has set TF_USE_LEGACY_KERAS=1. `callbacks` and `elastic` derive from that one's 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from shanty.collectives import process_sets as registry
-from shanty.collectives import world
-from shanty.collectives.errors import HorovodInternalError
-from shanty.collectives.process_sets import *
-from shanty.collectives.world import *
-from shanty.keras import saved_models
-from shanty.keras.compression import Compression
-from shanty.keras.data import shard
-from shanty.keras.evaluation import evaluate
-from shanty.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from shanty.keras.values import Adasum, Average, Sum, allgather, allreduce, broadcast, reducescatter
-from shanty.tensorflow.api import cuda_built, init
-from shanty.tensorflow.functions import broadcast_global_variables as _operation
-from shanty.tensorflow.installed import tf, v1
+from shanty.keras import names, saved_models, variables
+from shanty.keras.names import *
+from shanty.tensorflow.api import cuda_built
+from shanty.tensorflow.api import init as init
+from shanty.tensorflow_ops.installed import tf, v1
 
 _LATER = ("callbacks", "elastic")
-__all__ = ["Adasum", "Average", "Compression", "DistributedOptimizer", "HorovodInternalError"]
-__all__ += ["PartialDistributedOptimizer", "Sum", "allgather", "allreduce", "broadcast"]
-__all__ += [
-    "broadcast_global_variables",
-    "cuda_built",
-    "evaluate",
-    "init",
-    "load_model",
-    "reducescatter",
-]
-__all__ += ["shard", *_LATER]
-__all__ += registry.__all__
-__all__ += world.__all__
+__all__ = [*names.__all__, "broadcast_global_variables", "cuda_built", "load_model", *_LATER]
+
+load_model = saved_models.loader_of(tf.keras)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -47,26 +27,16 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
     RuntimeError where TensorFlow is eager.
     """
-    return v1.keras.backend.get_session().run(_operation(root_rank))
-
-
-def load_model(
-    filepath: Any,
-    custom_optimizers: Any = None,
-    custom_objects: Any = None,
-    compression: Any = Compression.none,
-    legacy_opts: bool = False,
-) -> Any:
-    """Load a model that was saved, with its optimizer, its state too, made a distributed one.
-
-    custom_optimizers: classes of optimizers that are not Keras's. custom_objects: as of
-    tf.keras.models.load_model. compression: how gradients travel. legacy_opts: nothing depends
-    on it.
-    """
-    return saved_models.load(tf.keras, filepath, custom_optimizers, custom_objects, compression)
+    return variables.broadcast_globals(root_rank, v1.keras.backend.get_session())
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return import_module(f"{__name__}.{name}")
+    if name == "callbacks":
+        import shanty.tensorflow.keras.callbacks  # where `from` would ask this function again
+
+        return shanty.tensorflow.keras.callbacks
+    if name == "elastic":
+        import shanty.tensorflow.keras.elastic
+
+        return shanty.tensorflow.keras.elastic
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

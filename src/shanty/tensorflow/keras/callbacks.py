@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shanty.keras import callback_methods as methods
-from shanty.tensorflow.installed import tf
+from shanty.tensorflow_ops.installed import tf
 
 __all__ = [
     "BestModelCheckpoint",

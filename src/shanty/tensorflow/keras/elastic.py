@@ -7,7 +7,7 @@ from shanty.keras.elastic_state import HorovodInternalError as HorovodInternalEr
 from shanty.keras.elastic_state import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 from shanty.keras.elastic_state import KerasState as KerasState
 from shanty.keras.elastic_state import run as run
-from shanty.tensorflow.installed import tf
+from shanty.tensorflow_ops.installed import tf
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback"]
 __all__ += ["UpdateEpochStateCallback", "run"]

@@ -45,53 +45,61 @@ class Agreement:
         options, which a scheduler may change on some ranks only. Raises as `compare` does.
         """
         step = self._steps + 1
+        often = step % _OFTEN == 0 or (step < _OFTEN and not step & (step - 1))
         if step == 1:
-            self._differs = not compare(named(), groups, process_set)
-        elif not self._differs and (
-            step % _OFTEN == 0 or (step < _OFTEN and not step & (step - 1))
-        ):
-            self._differs = not compare_options(groups, step, process_set)
+            values = {name: digest(each) for name, each in named().items()}
+            self._differs = not compare(values, groups, step, process_set)
+        elif often and not self._differs:
+            self._differs = not compare({}, groups, step, process_set)
         self._steps = step  # not before: after a failure all ranks compare again
 
 
 def compare(
-    named: Mapping[str, Tensor], groups: Iterable[Mapping[str, Any]], process_set: ProcessSet
+    values: Mapping[str, int],
+    groups: Iterable[Mapping[str, Any]],
+    step: int,
+    process_set: ProcessSet,
 ) -> bool:
-    """Compare parameters and options over the ranks; collective over the process set.
+    """Compare options, and parameters, over the ranks; collective over the process set.
 
-    named: the parameters by the names under which their gradients meet. groups: the optimizer's.
+    values: digests of parameters, by the names under which their gradients meet; none of them at
+    later steps. groups: the optimizer's.
     Returns false, on all ranks, where values or options differ; one rank warns.
     Raises ValueError, on all ranks, where unnamed parameters stand in another order.
     """
-    names = sorted(named)
-    values = [digest(named[name]) for name in names]
-    options = [_options(group) for group in groups]
-    if _all_have((*values, _spelled(options)), names[0], process_set):
+    names = sorted(values)
+    key = names[0] if names else "options"
+    own = [values[name] for name in names], [_options(group) for group in groups]
+    if _all_have((*own[0], _spelled(own[1])), key, process_set):
         return True
-    first, *others = _by_rank((values, options), names[0], process_set)
+    (one, (ours, first)), *others = _by_rank(own, key, process_set)
     found: list[str] = []
     for rank, (theirs, options) in others:
-        pair = f"ranks {first[0]} and {rank}"
-        if theirs != first[1][0]:
-            if names[0].startswith(_UNNAMED) and sorted(theirs) == sorted(first[1][0]):
+        pair = f"ranks {one} and {rank}"
+        if theirs != ours:
+            if key.startswith(_UNNAMED) and sorted(theirs) == sorted(ours):
                 raise ValueError(
                     f"DistributedOptimizer: {pair} have the same parameters in another order, so "
                     "gradients of different parameters would be averaged. Give the optimizer "
                     "named_parameters=model.named_parameters(), and create the modules in the "
                     "same order on all ranks (sorted(), not a set)."
                 )
-            odd = [n for n, a, b in zip(names, theirs, first[1][0], strict=True) if a != b]
+            odd = [n for n, a, b in zip(names, theirs, ours, strict=True) if a != b]
             more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
             found.append(
                 f"{pair} start from different parameters ({odd[0].removeprefix(_UNNAMED)}{more}). "
                 "Their models stay different, since only gradients are averaged. Call "
                 "hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step."
             )
-        if options != first[1][1]:
+        if options != first:
+            different = f"{pair} have different optimizer options ({_difference(first, options)})"
             found.append(
-                f"{pair} have different optimizer options ({_difference(first[1][1], options)}). "
-                "Call hvd.broadcast_optimizer_state(optimizer, root_rank=0), or set the same "
-                "options on all ranks."
+                f"{different}. Call hvd.broadcast_optimizer_state(optimizer, root_rank=0), or set "
+                "the same options on all ranks."
+                if step == 1
+                else f"since step {step} or earlier, {different}, so their models differ. Change "
+                "options alike on all ranks: a scheduler that is given a loss needs the same one "
+                "everywhere, such as hvd.allreduce(loss)."
             )
         if found:  # one pair says it all
             break
@@ -101,36 +109,12 @@ def compare(
     return not found
 
 
-def compare_options(
-    groups: Iterable[Mapping[str, Any]], step: int, process_set: ProcessSet
-) -> bool:
-    """Compare the options of a later step; collective over the process set.
-
-    Returns false, on all ranks, where they differ; one rank warns.
-    """
-    options = [_options(group) for group in groups]
-    if _all_have((_spelled(options),), "options", process_set):
-        return True
-    first, *others = _by_rank(options, "options", process_set)
-    rank, theirs = next((each for each in others if each[1] != first[1]), first)
-    if process_set.rank() == 0:
-        warnings.warn(
-            f"DistributedOptimizer: since step {step} or earlier, ranks {first[0]} and {rank} have "
-            f"different optimizer options ({_difference(first[1], theirs)}), so their models "
-            "differ. Change options alike on all ranks: a scheduler that is given a loss needs "
-            "the same one everywhere, such as hvd.allreduce(loss).",
-            RuntimeWarning,
-            stacklevel=5,
-        )
-    return False
-
-
 def _all_have(numbers: Sequence[int], name: str, process_set: ProcessSet) -> bool:
     """Return whether the numbers are the same on all ranks; itself the same on all of them.
 
     A sum, so that ranks that have joined may be missing: by Cauchy and Schwarz, n times the sum of
     the squares is the square of the sum only where all n numbers are equal. Where ranks have
-    joined, nobody can ask them for more, and the answer is true.
+    joined, they cannot be asked for more, and the answer is true.
     """
     vector = torch.tensor(
         [1, *numbers, *(each * each for each in numbers)], dtype=torch.int64, device="cpu"

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shanty.collectives import arguments, process_sets
+from shanty.collectives import arguments, array_calls, process_sets
 from shanty.collectives.errors import ArgumentError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
-from shanty.collectives.request import Kind, Op, Request, TensorEntry
+from shanty.collectives.request import Op, Request, TensorEntry
 
 Form = Callable[[Request], Any]
 """Makes what `synchronize` returns of a request that succeeded."""
@@ -23,8 +23,7 @@ Form = Callable[[Request], Any]
 _under_way: dict[int, TensorEntry | tuple[Request, Sequence[Tensor], Form | None]] = {}
 _numbers = itertools.count(1)
 
-_REDUCED = {getattr(torch, kind): ops for kind, ops in arguments.REDUCED.items()}
-_NOTED = {dtype: ops - {Op.ADASUM} for dtype, ops in _REDUCED.items()}
+_NOTED = {getattr(torch, kind): ops - {Op.ADASUM} for kind, ops in arguments.REDUCED.items()}
 
 
 def allreduce_in_place(
@@ -44,7 +43,7 @@ def allreduce_in_place(
         and not tensor.requires_grad
         and tensor.layout is torch.strided
     ):  # as most are
-        entry = process_sets.controller(process_set).queue.add(name, tensor, op)
+        entry = process_sets.negotiator(process_set).queue.add(name, tensor, op)
         handle = next(_numbers)
         _under_way[handle] = entry
         return handle
@@ -63,50 +62,27 @@ def allreduce(
     grouped: bool,
 ) -> int:
     """Return the handle of an allreduce of these tensors into those, which may be the same ones."""
-    graph = False
-    for each in tensors:
-        if op not in _REDUCED.get(each.dtype, ()) or each.layout is not torch.strided:
-            raise _irreducible("allreduce", each, op)
-        graph = graph or each.requires_grad
-    if op is Op.ADASUM:
-        arguments.check_adasum(process_set)
-    given = _plain(tensors) if graph else tensors
-    request = Request(
-        Kind.ALLREDUCE,
-        name,
-        given,
-        given if outputs is tensors else outputs,
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        grouped=grouped,
-    )
-    return start(request, process_set, outputs)
+    given = _plain("allreduce", tensors)
+    into = given if outputs is tensors else outputs
+    how = name, op, prescale, postscale, process_set, grouped
+    return start(array_calls.allreduce(given, *how, outputs=into), process_set, outputs)
 
 
 def allgather(
     tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, grouped: bool
 ) -> int:
     """Return the handle of an allgather: tensors with the rows of all ranks, in their order."""
-    _check_rows("allgather", tensors)
-    request = Request(Kind.ALLGATHER, name, _plain(tensors), grouped=grouped)
-    return start(request, process_set)
+    given = _plain("allgather", tensors)
+    return start(array_calls.allgather(given, name, process_set, grouped), process_set)
 
 
 def broadcast(
     tensor: Tensor, output: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> int:
     """Return the handle of a broadcast into `output` or itself. root_rank: in the world."""
-    _check_dense("broadcast", tensor)
-    root = arguments.root(root_rank, process_set)
-    given = _plain((tensor,))
-    request = Request(
-        Kind.BROADCAST,
-        name,
-        given,
-        given if output is tensor else (output,),
-        root=root,
-    )
+    given = _plain("broadcast", (tensor,))
+    into = given if output is tensor else (output,)
+    request = array_calls.broadcast(given, root_rank, name, process_set, outputs=into)
     return start(request, process_set, (output,))
 
 
@@ -114,15 +90,13 @@ def alltoall(
     tensor: Tensor, splits: Sequence[int] | Tensor | None, name: str | None, process_set: ProcessSet
 ) -> int:
     """Return the handle of an alltoall: the rows for this rank, and how many each rank sent."""
-    _check_rows("alltoall", (tensor,))
-    counts = _counts(tensor, splits, process_set)
     like = splits if isinstance(splits, Tensor) else torch.empty(0, dtype=torch.int32)
 
     def form(request: Request) -> tuple[Tensor, Tensor]:
         return request.results[0], like.new_tensor(request.received_splits)
 
-    sent = tensor if counts is None else tensor.narrow(0, 0, sum(counts))
-    request = Request(Kind.ALLTOALL, name, _plain((sent,)), splits=counts)
+    (given,) = _plain("alltoall", (tensor,))
+    request = array_calls.alltoall(given, _row_counts(splits), name, process_set)
     return start(request, process_set, form=form)
 
 
@@ -139,21 +113,9 @@ def reducescatter(
 
     Where the rows cannot be shared out evenly, the first ranks get one more each.
     """
-    arguments.check_scattered(op)
-    _check_rows("reducescatter", tensors)
-    for each in tensors:
-        if op not in _REDUCED.get(each.dtype, ()):
-            raise _irreducible("reducescatter", each, op)
-    request = Request(
-        Kind.REDUCESCATTER,
-        name,
-        _plain(tensors),
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        grouped=grouped,
-    )
-    return start(request, process_set)
+    given = _plain("reducescatter", tensors)
+    how = name, op, prescale, postscale, process_set, grouped
+    return start(array_calls.reducescatter(given, *how), process_set)
 
 
 def sparse_allreduce_async(
@@ -196,7 +158,7 @@ def submit(request: Request, process_set: ProcessSet) -> None:
     """Put a request into the queue of `process_set`. Raises as `start`."""
     if request.tensors and request.tensors[0].is_cuda:
         request.ready = torch.cuda.current_stream().record_event()
-    process_sets.controller(process_set).queue.put(request)
+    process_sets.negotiator(process_set).queue.put(request)
 
 
 def start(
@@ -205,10 +167,10 @@ def start(
     outputs: Sequence[Tensor] = (),
     form: Form | None = None,
 ) -> int:
-    """Submit a request to the controller of `process_set`; returns its handle.
+    """Submit a request to the negotiator of `process_set`; returns its handle.
 
-    outputs: the script's own tensors that the request fills, where it does. form: where the result
-    is no tensor, nor a group of them.
+    outputs: the script's own tensors, if the request fills them. form: where the result is neither
+    a tensor nor a group of them.
     Raises ValueError where the process set is not registered or this rank is not in it, and
     HorovodInternalError before `init`, for a name that is in flight, or after a shutdown.
     """
@@ -225,11 +187,11 @@ def poll(handle: int) -> bool:
     """
     found = _under_way.get(handle)
     if found is None:
-        raise ArgumentError(f"There is no handle {handle!r}, or it has been synchronized already.")
+        raise ArgumentError(f"Unknown handle: {handle!r}. It may have been synchronized already.")
     request = found if isinstance(found, TensorEntry) else found[0]
-    controller = request.controller
-    if controller is not None and not request.done:
-        controller.hurry()
+    negotiator = request.negotiator
+    if negotiator is not None and not request.done:
+        negotiator.hurry()
     return request.done
 
 
@@ -267,7 +229,7 @@ def _wait(handle: int, started: Request | TensorEntry) -> None:
 
 
 def forget() -> None:
-    """Start anew: the handles of an earlier `init` mean nothing any more."""
+    """Forget the handles of an earlier `init`, and number new ones from 1."""
     global _numbers
     _under_way.clear()
     _numbers = itertools.count(1)
@@ -276,43 +238,23 @@ def forget() -> None:
 # ---- checks ------------------------------------------------------------------------------------
 
 
-def _plain(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the same memory without a graph: to write to a parameter is no computation."""
+def _plain(call: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the same memory without a graph: to write to a parameter is not a computation."""
+    graph = False
     for each in tensors:
-        if each.requires_grad:
-            return [tensor.detach() for tensor in tensors]
-    return tensors
+        if each.layout is not torch.strided:
+            raise ArgumentError(
+                f"{call}: a tensor of layout {each.layout} cannot be sent as it is. "
+                "hvd.sparse_allreduce_async reduces sparse ones; else use tensor.to_dense()."
+            )
+        graph = graph or each.requires_grad
+    return [each.detach() for each in tensors] if graph else tensors
 
 
-def _check_dense(call: str, tensor: Tensor) -> None:
-    if tensor.layout is not torch.strided:
-        raise ArgumentError(
-            f"{call}: a tensor of layout {tensor.layout} cannot be sent as it is. "
-            "hvd.sparse_allreduce_async reduces sparse ones; else use tensor.to_dense()."
-        )
-
-
-def _check_rows(call: str, tensors: Sequence[Tensor]) -> None:
-    for each in tensors:
-        _check_dense(call, each)
-        arguments.check_rows(call, each.dim())
-
-
-def _irreducible(call: str, tensor: Tensor, op: Op) -> Exception:
-    if tensor.layout is not torch.strided:
-        return ArgumentError(
-            f"{call}: a tensor of layout {tensor.layout} cannot be reduced as it is. "
-            "Use hvd.sparse_allreduce_async, or tensor.to_dense()."
-        )
-    return arguments.irreducible(call, str(tensor.dtype).removeprefix("torch."), op)
-
-
-def _counts(
-    tensor: Tensor, splits: Sequence[int] | Tensor | None, process_set: ProcessSet
-) -> list[int] | None:
+def _row_counts(splits: Sequence[int] | Tensor | None) -> list[int]:
+    """Return the splits of an alltoall as numbers, none where there are none."""
     if isinstance(splits, Tensor):
         if splits.dim() > 1 or splits.is_floating_point() or splits.is_complex():
             raise ArgumentError("alltoall: splits must be a list or a 1-D tensor of integers.")
         splits = splits.tolist() if splits.dim() else [int(splits)]
-    counts = [] if splits is None else [int(each) for each in splits]
-    return arguments.splits(counts, tensor.shape[0], process_set)
+    return [] if splits is None else [int(each) for each in splits]

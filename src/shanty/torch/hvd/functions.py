@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from shanty.collectives import objects, process_sets
 from shanty.collectives.objects import broadcast_object
@@ -52,8 +53,8 @@ def broadcast_optimizer_state(
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
-            "The state of torch.optim.LBFGS cannot be broadcast: its history is not one of single "
-            "parameters. Broadcast the parameters and let it begin anew, or use another optimizer."
+            "The state of torch.optim.LBFGS cannot be broadcast: its history does not belong to "
+            "single parameters. Broadcast the parameters only, or use another optimizer."
         )
     _give_gradients(optimizer, model)
     is_root = process_sets.current().topology.rank == root_rank
@@ -121,8 +122,8 @@ def _named_tensors(params: Any) -> list[tuple[str | None, Tensor]]:
             )
         if value is not None and not isinstance(value, Tensor):
             raise ValueError(
-                f"broadcast_parameters: {name or 'an entry'} is no tensor, but "
-                f"{type(value).__name__}. broadcast_object sends other things."
+                f"broadcast_parameters: {name or 'an entry'} is not a tensor, but of type "
+                f"{type(value).__name__}. broadcast_object sends other objects."
             )
     return [(name, value) for name, value in pairs if value is not None]
 
@@ -166,78 +167,66 @@ def _spell(of: _Shapes) -> str:
 def _take(optimizer: Optimizer) -> tuple[_Content, list[Tensor]]:
     """The content, which can be pickled, and the tensors in the order of their slots."""
     tensors: list[Tensor] = []
-    params = _params(optimizer)
 
-    def parted(thing: Any, beside: Tensor | None) -> Any:
-        if not isinstance(thing, Tensor):
-            return _mapped(thing, lambda _, inner: parted(inner, beside), None)
-        if thing.layout is not torch.strided:
-            return thing.detach().cpu()  # a sparse one is sent as a part of the object
-        tensors.append(thing)
-        near = beside is not None and thing.device == beside.device
-        return _Slot(tuple(thing.shape), thing.dtype, near)
+    def parted(thing: Any, beside: Tensor | None = None) -> Any:
+        def slot(tensor: Tensor) -> Tensor | _Slot:
+            if tensor.layout is not torch.strided:
+                return tensor.detach().cpu()  # a sparse one is sent as a part of the object
+            tensors.append(tensor)
+            near = beside is not None and tensor.device == beside.device
+            return _Slot(tuple(tensor.shape), tensor.dtype, near)
+
+        return tree_map_only(Tensor, slot, thing)
 
     options = [
-        {key: parted(value, None) for key, value in group.items() if key != "params"}
+        parted({key: value for key, value in group.items() if key != "params"})
         for group in optimizer.param_groups
     ]
     state = {
         number: parted(optimizer.state[param], param)
-        for number, param in enumerate(params)
+        for number, param in enumerate(_params(optimizer))
         if param in optimizer.state
     }
-    other = {
-        key: parted(value, None)
-        for key, value in dict[Any, Any](optimizer.state).items()
-        if not isinstance(key, Tensor)
-    }
+    keyed: dict[Any, Any] = optimizer.state
+    other = parted({key: value for key, value in keyed.items() if not isinstance(key, Tensor)})
     return (options, state, other), tensors
 
 
 def _put(optimizer: Optimizer, content: _Content) -> list[Tensor]:
     """Make the optimizer's content this one; returns the tensors that are to be filled, in the
-    order of their slots. Tensors of the right shape and type that are there stay.
+    order of their slots. Tensors of the right shape and type that stand under the same keys stay.
     """
     tensors: list[Tensor] = []
     groups, state, other = content
 
     def whole(thing: Any, here: Any, beside: Tensor | None) -> Any:
-        if isinstance(thing, Tensor):
-            return thing.to(beside.device if beside is not None else "cpu")
-        if not isinstance(thing, _Slot):
-            return _mapped(thing, lambda old, inner: whole(inner, old, beside), here)
-        if not _fits(here, thing):
-            here = _room(thing, beside)
-        tensors.append(here)
-        return here
+        if isinstance(thing, dict):
+            old = here if isinstance(here, dict) else {}
+            return {key: whole(value, old.get(key), beside) for key, value in thing.items()}
+
+        def made(leaf: Tensor | _Slot) -> Tensor:
+            if isinstance(leaf, Tensor):
+                return leaf.to(beside.device if beside is not None else "cpu")
+            stays = leaf is thing and _fits(here, leaf)
+            tensors.append(here if stays else _room(leaf, beside))
+            return tensors[-1]
+
+        return tree_map_only((Tensor, _Slot), made, thing)
 
     for group, options in zip(optimizer.param_groups, groups, strict=True):
-        for key, value in options.items():
-            group[key] = whole(value, group.get(key), None)
+        group.update(whole(options, group, None))
     for number, param in enumerate(_params(optimizer)):
         if number in state:
             optimizer.state[param] = whole(state[number], optimizer.state[param], param)
         else:
             optimizer.state.pop(param, None)
-    for key, value in other.items():
-        optimizer.state[key] = whole(value, optimizer.state.get(key), None)
+    keyed: dict[Any, Any] = optimizer.state
+    keyed.update(whole(other, keyed, None))
     return tensors
 
 
 def _params(optimizer: Optimizer) -> list[Tensor]:
     return [each for group in optimizer.param_groups for each in group["params"]]
-
-
-def _mapped(thing: Any, each: Callable[[Any, Any], Any], here: Any) -> Any:
-    """A container with `each` applied to what is in it, and to what `here` has in that place."""
-    if isinstance(thing, dict):
-        old = here if isinstance(here, dict) else {}
-        return {key: each(old.get(key), value) for key, value in thing.items()}
-    if type(thing) in (list, tuple):
-        there = list(here) if type(here) in (list, tuple) else []
-        there += [None] * (len(thing) - len(there))
-        return type(thing)(each(old, value) for old, value in zip(there, thing, strict=False))
-    return thing
 
 
 def _fits(here: Any, slot: _Slot) -> bool:

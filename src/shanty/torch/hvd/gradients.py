@@ -36,14 +36,11 @@ class Reduction:
     passes: int
     begun: bool = False
 
-    def submit(self, name: str, tensor: Tensor) -> Request | TensorEntry:
-        """Have a tensor reduced in place."""
-        if self.predivide == 1 and tensor.is_cpu:
-            return process_sets.controller(self.process_set).queue.add(name, tensor, self.op)
-        return self.submit_group(name, (tensor,), grouped=False)
-
-    def submit_group(self, name: str, tensors: Sequence[Tensor], grouped: bool = True) -> Request:
-        """Have several reduced in place: all or none."""
+    def submit(self, name: str, tensors: Sequence[Tensor], grouped: bool) -> Request | TensorEntry:
+        """Have tensors reduced in place; those of a group all or none."""
+        if not grouped and self.predivide == 1 and tensors[0].is_cpu:
+            queue = process_sets.negotiator(self.process_set).queue
+            return queue.add(name, tensors[0], self.op)
         request = Request(
             Kind.ALLREDUCE,
             name,
@@ -59,22 +56,21 @@ class Reduction:
 
 
 class Gradient:
-    """The gradient of one parameter. A unit, which is sent off at once, unless it is in a group."""
+    """The gradient of one parameter, which belongs to a unit."""
 
     __slots__ = (
         *("name", "parameter", "how", "left", "unit", "grad"),
-        *("_context", "_request", "_gathering", "_sparse_dim"),
+        *("_context", "_gathering", "_sparse_dim"),
     )
+    unit: Unit
 
     def __init__(self, name: str, parameter: Tensor, how: Reduction) -> None:
         self.name = name
         self.parameter = parameter
         self.how = how
         self.left = how.passes
-        self.unit: Unit = self
         self.grad: Tensor | None = None  # what was sent off
         self._context: Any = None  # of the compression
-        self._request: Request | TensorEntry | None = None
         self._gathering: Callable[[], Tensor] | None = None  # of a sparse gradient
         self._sparse_dim = 0  # dimensions that are sparse, once there was such a gradient
 
@@ -92,20 +88,6 @@ class Gradient:
                 "gradients over several."
             )
         self.unit.ready()
-
-    def submit(self) -> None:
-        """Send it off, unless it has been; gradients that are not there count as zero."""
-        if self.grad is not None or not self.parameter.requires_grad:
-            return
-        try:
-            tensor = self.pack()
-            if tensor is not None:
-                self._request = self.how.submit(self.name, tensor)
-        except BaseException:  # it must not pass for reduced
-            self.forget()
-            raise
-
-    ready = submit  # called when a gradient of the unit has seen all of its backward passes
 
     def pack(self) -> Tensor | None:
         """Return what is to be reduced in place; None of a sparse gradient."""
@@ -143,16 +125,6 @@ class Gradient:
             check_invariants=False,
         )
 
-    def finish(self) -> None:
-        """Wait for what was sent off, and begin anew. Raises HorovodInternalError."""
-        try:
-            if self._request is not None:
-                self.unpack(self._request.wait()[0])
-            else:
-                self.gather()
-        finally:
-            self.forget()
-
     def unpack(self, reduced: Tensor) -> None:
         """Put what came of `pack` back in its place."""
         grad, how = self.grad, self.how
@@ -177,32 +149,32 @@ class Gradient:
             self.parameter.grad = self._gathering().coalesce()
 
     def forget(self) -> None:
-        """Begin anew, whatever is under way."""
-        self.grad = self._context = self._request = self._gathering = None
+        """Drop what is under way, and begin again."""
+        self.grad = self._context = self._gathering = None
         self.left = self.how.passes
 
 
-class Group:
-    """Gradients that are reduced together: all or none. A unit."""
+class Unit:
+    """Gradients that are sent off at once: a single one, or a group, reduced all or none."""
 
     def __init__(self, members: Sequence[Gradient]) -> None:
         self.members = members
         self.how = members[0].how
         self._unready = len(members)
         self._submitted = False
-        self._request: Request | None = None
+        self._request: Request | TensorEntry | None = None
         self._packed: list[Gradient] = []  # all but sparse and frozen ones
         for each in members:
             each.unit = self
 
     def ready(self) -> None:
-        """As of a Gradient."""
+        """Called when one of them has seen all of its backward passes."""
         self._unready -= 1
         if not self._unready:
             self.submit()
 
     def submit(self) -> None:
-        """As of a Gradient."""
+        """Send them off, unless they have been; gradients that are not there count as zero."""
         if self._submitted:
             return
         self._submitted = True
@@ -213,13 +185,14 @@ class Group:
                     tensors.append(tensor)
                     self._packed.append(each)
             if tensors:
-                self._request = self.how.submit_group(self._packed[0].name, tensors)
-        except BaseException:
+                grouped = len(self.members) > 1
+                self._request = self.how.submit(self._packed[0].name, tensors, grouped)
+        except BaseException:  # they must not pass for reduced
             self.forget()
             raise
 
     def finish(self) -> None:
-        """As of a Gradient."""
+        """Wait for what was sent off, and begin again. Raises HorovodInternalError."""
         try:
             if self._request is not None:
                 for each, reduced in zip(self._packed, self._request.wait(), strict=True):
@@ -230,14 +203,10 @@ class Group:
             self.forget()
 
     def forget(self) -> None:
-        """As of a Gradient."""
+        """Drop what is under way, and begin again."""
         self._submitted = False
         self._request = None
         self._packed = []
         self._unready = len(self.members)
         for each in self.members:
             each.forget()
-
-
-Unit = Gradient | Group
-"""What is sent off at once."""

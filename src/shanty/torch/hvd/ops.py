@@ -17,6 +17,7 @@ from typing import Any, ParamSpec
 from torch import Tensor
 
 from shanty.collectives.arguments import op_of
+from shanty.collectives.compression import compressed
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Kind, Op, Request
 from shanty.torch.hvd import autograd, calls
@@ -78,7 +79,7 @@ def allreduce(
     Raises ValueError for an op that the type has not, or a process set without this rank.
     """
     how = name, op_of(op, average), prescale_factor, postscale_factor, process_set, False
-    return _smaller(autograd.allreduce, (tensor,), compression, *how)[0]
+    return compressed(autograd.allreduce, compression, (tensor,), *how)[0]
 
 
 def allreduce_async(
@@ -127,7 +128,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """New tensors: an `allreduce` of each, all of them together. They have gradients."""
     how = name, op_of(op, average), prescale_factor, postscale_factor, process_set, True
-    return _smaller(autograd.allreduce, _group(tensors), compression, *how)
+    return compressed(autograd.allreduce, compression, _group(tensors), *how)
 
 
 def grouped_allreduce_async(
@@ -290,7 +291,7 @@ def reducescatter(
     op: Average or Sum; ValueError for another one, for Adasum a NotImplementedError.
     """
     how = name, Op(op), process_set, prescale_factor, postscale_factor, False
-    return _smaller(autograd.reducescatter, (tensor,), compression, *how)[0]
+    return compressed(autograd.reducescatter, compression, (tensor,), *how)[0]
 
 
 def reducescatter_async(
@@ -317,7 +318,7 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """New tensors: a `reducescatter` of each, all of them together. They have gradients."""
     how = name, Op(op), process_set, prescale_factor, postscale_factor, True
-    return _smaller(autograd.reducescatter, _group(tensors), compression, *how)
+    return compressed(autograd.reducescatter, compression, _group(tensors), *how)
 
 
 def grouped_reducescatter_async(
@@ -337,11 +338,11 @@ def grouped_reducescatter_async(
 
 
 def join(device: int = -1) -> int:
-    """Say that this rank has no more data, and wait until all ranks have said so.
+    """Announce that this rank has no more data, and wait until all ranks have done so.
 
-    Until then it takes part in allreduces of the others, with zeros. What else they call is a
-    HorovodInternalError. With SHANTY_JOIN_ALL=1 it takes part in that too, with no rows in
-    allgather and alltoall; a broadcast from it fails. device: nothing depends on it.
+    Until then it takes part in allreduces of the others, with zeros. Any other call of theirs
+    raises HorovodInternalError. With SHANTY_JOIN_ALL=1 it takes part in those too, with no rows in
+    allgather and alltoall; a broadcast from it fails. device: has no effect.
     Returns the rank that joined last.
     """
     request = Request(Kind.JOIN, None)
@@ -362,14 +363,3 @@ def _group(tensors: Sequence[Tensor]) -> list[Tensor]:
     if not group:
         raise ValueError("A grouped operation needs at least one tensor.")
     return group
-
-
-def _smaller(
-    call: Callable[..., Sequence[Tensor]],
-    tensors: Sequence[Tensor],
-    compression: type[Compressor],
-    *how: Any,
-) -> list[Tensor]:
-    """Return the results of a call with compressed tensors."""
-    smaller, ctxs = zip(*map(compression.compress, tensors), strict=True)
-    return list(map(compression.decompress, call(smaller, *how), ctxs))

@@ -15,22 +15,21 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from operator import attrgetter
 from types import new_class
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from shanty.collectives import world
+from shanty.collectives import gradient_groups, world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
 from shanty.torch.hvd import agreement, ops
 from shanty.torch.hvd.compression import Compression
 from shanty.torch.hvd.functions import broadcast_object
-from shanty.torch.hvd.gradients import Gradient, Group, Reduction, Unit
+from shanty.torch.hvd.gradients import Gradient, Reduction, Unit
 
 Template = TypeVar("Template", bound=torch.optim.Optimizer)
 
@@ -82,7 +81,7 @@ class Reducing(torch.optim.Optimizer):
     )
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Set it anew, between two steps."""
+        """Change the number, between two steps."""
         if passes <= 0:
             raise ValueError(f"backward_passes_per_step={passes}: must be 1 or more.")
         self._reduction.passes = passes
@@ -108,7 +107,10 @@ class Reducing(torch.optim.Optimizer):
                 name = self._parameter_names.setdefault(parameter, place)
                 each = self._gradients[parameter] = Gradient(name, parameter, self._reduction)
                 new.append(each)
-        self._units += new if groups is None else _grouped(new, groups, self.process_set)
+        parts = (
+            [[each] for each in new] if groups is None else _grouped(new, groups, self.process_set)
+        )
+        self._units += map(Unit, parts)
         hook = "register_post_accumulate_grad_hook"  # whose type torch does not tell
         hooks = [getattr(each.parameter, hook)(each.accumulated) for each in new]
         # The parameters outlive this optimizer: so would its hooks, beside those of the next.
@@ -207,7 +209,7 @@ class Reducing(torch.optim.Optimizer):
         self._reduction.begun = self._synchronized = False
         self._should_synchronize = True
         self._user_class.load_state_dict(self, state_dict)
-        # It has made these anew.
+        # It has replaced these.
         self._wrapped.param_groups, self._wrapped.state = self.param_groups, self.state
 
 
@@ -220,34 +222,24 @@ def _finish(unit: Unit) -> Exception | None:
     return None
 
 
-def _grouped(new: list[Gradient], groups: Groups, process_set: ProcessSet) -> list[Unit]:
-    """The units: groups as asked for. All ranks take the order that the first of them has."""
+def _grouped(new: list[Gradient], groups: Groups, process_set: ProcessSet) -> list[list[Gradient]]:
+    """Return the groups asked for. All ranks take the order that the first of them has."""
     first = world.rank() if process_set.ranks is None else process_set.ranks[0]
     names = [each.name for each in new]
     order = broadcast_object(names, root_rank=first, process_set=process_set)
     position = {name: i for i, name in enumerate(order)}
     new = sorted(new, key=lambda each: position.get(each.name, len(position)))
-    if isinstance(groups, int):
-        size, more = divmod(len(new), groups)
-        ends = [i * size + min(i, more) for i in range(groups + 1)]
-        parts = [new[a:b] for a, b in pairwise(ends)]
-        return [Group(part) for part in parts if part]
-    by_parameter = {each.parameter: each for each in new}
-    parts = [[by_parameter.pop(p) for p in group if p in by_parameter] for group in groups]
-    return [*(Group(part) for part in parts if part), *by_parameter.values()]
+    places = gradient_groups.split([each.parameter for each in new], groups)
+    return [[new[place] for place in part] for part in places]
 
 
-def _check_groups(groups: Any) -> Groups:
-    if isinstance(groups, (list, tuple)):
-        tensors = [each for group in groups for each in group]
-        if not all(isinstance(each, Tensor) for each in tensors):
-            raise ValueError("groups: must be lists of tensors, or a number of groups.")
-        if len(set(tensors)) < len(tensors):
-            raise ValueError("groups: a parameter is in there twice.")
-        return cast("Groups", groups)
-    if not isinstance(groups, int) or groups <= 0:
-        raise ValueError(f"groups={groups!r}: must be 1 or more, or lists of tensors.")
-    return groups
+def _check_tensors(groups: Sequence[Sequence[Any]]) -> None:
+    """Raise ValueError unless these are tensors, each of them in one group."""
+    tensors = [each for group in groups for each in group]
+    if not all(isinstance(each, Tensor) for each in tensors):
+        raise ValueError("groups: must be lists of tensors, or a number of groups.")
+    if len(set(tensors)) < len(tensors):
+        raise ValueError("groups: a parameter occurs twice.")
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
@@ -282,15 +274,12 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises ValueError for contradicting arguments. Collective where there are groups.
     """
-    if gradient_predivide_factor != 1.0 and op != Op.AVERAGE:
-        raise ValueError("gradient_predivide_factor works with op=Average only.")
-    if num_groups != 0:
-        warnings.warn("num_groups is called groups now.", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    gradient_groups.check_factor(gradient_predivide_factor, op)
+    groups = gradient_groups.check_groups(num_groups, groups)
+    if groups is not None and not isinstance(groups, int):
+        _check_tensors(groups)
     if backward_passes_per_step <= 0:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: must be 1 or more.")
-    if groups is not None:
-        groups = _check_groups(groups)
     names = name_parameters(optimizer, named_parameters)
     if op == Op.ADASUM and world.size() > 1:
         if process_set != global_process_set:
@@ -334,7 +323,7 @@ class AdasumReducing(torch.optim.Optimizer):
         self.backward_passes_per_step = passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Set it anew. Nothing depends on it: the step is what is combined."""
+        """Change the number, on which nothing depends: the step is what is combined."""
         self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
@@ -424,7 +413,7 @@ def name_parameters(
 ) -> dict[Tensor, str]:
     """The name of each parameter, which must be the same on all ranks.
 
-    Raises ValueError where names are no pairs, are not unique, or do not cover all parameters.
+    Raises ValueError for names that are not pairs, are not unique, or do not cover all parameters.
     """
     if named_parameters is None:
         return dict(places(optimizer))
@@ -436,12 +425,12 @@ def name_parameters(
         )
     twice = [name for name, often in Counter(name for name, _ in named).items() if often > 1]
     if twice:
-        raise ValueError(f"named_parameters: these names are there twice: {', '.join(twice)}.")
+        raise ValueError(f"named_parameters: these names occur twice: {', '.join(twice)}.")
     names = {parameter: name for name, parameter in sorted(named, key=lambda each: each[0])}
     without = [place for parameter, place in places(optimizer) if parameter not in names]
     if without:
         raise ValueError(
-            f"named_parameters: {len(without)} parameters of the optimizer have no name there: "
+            f"named_parameters: {len(without)} parameters of the optimizer have no name in it: "
             f"{', '.join(place.removeprefix('allreduce.noname.') for place in without)} "
             "(parameter group.position)."
         )

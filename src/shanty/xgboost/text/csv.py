@@ -1,6 +1,6 @@
 """Reads CSV text as XGBoost has it: numbers only, no header, no quotes; an empty field is missing.
 
-A block's lines are read all at once with NumPy; one with something rare or wrong line by line.
+NumPy reads all lines of a block at once. A block with rare or wrong text is read line by line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.byline import number, shown
 from shanty.xgboost.text.digits import PAD, Bytes, Digits, numbers_at
-from shanty.xgboost.text.files import Lines, PathLike, read_share
+from shanty.xgboost.text.files import PathLike, read_share
+from shanty.xgboost.text.line_by_line import number, shown
 from shanty.xgboost.text.rows import Malformed, Rows
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
@@ -36,31 +36,31 @@ def read_csv(
 ) -> Iterator[Rows]:
     """Dense rows of a rank's share, in blocks of about `chunk` bytes of text, if it has any.
 
-    Every row has as many fields as the share's first; whether the ranks agree is not known here.
+    All rows have as many fields as the first row of the share. Other shares may differ.
 
     Args:
-        label_column, weight_column: from 0; below 0: there is none.
+        label_column, weight_column: from 0; below 0: none.
         delimiter: one character.
-        sizes: of the files, if known already (see `sizes()`).
-        skip: rows left out at the share's beginning, as `groups_of_share` tells.
-        extra: rows read on beyond its end, likewise.
+        sizes: of the files, if they are known (see `measure()`).
+        skip: rows to leave out at the beginning of the share, from `groups_of_share`.
+        extra: rows to read beyond its end, likewise.
 
     Raises:
-        FormatError: a line is no row, or has another number of fields than the one before.
+        FormatError: a line is not a row, or its number of fields differs from the line before.
         OSError: a file cannot be read.
         ValueError: a wrong argument, at once.
     """
     if len(delimiter) != 1 or delimiter in "0123456789+-.eE\r\n" or not delimiter.isascii():
-        raise ValueError(f"delimiter={delimiter!r}: one character is needed that is in no number")
+        raise ValueError(f"delimiter={delimiter!r}: give one character that no number has")
     if label_column == weight_column and label_column >= 0:
         raise ValueError(f"label_column and weight_column are both {label_column}")
     label, weight = (each if each >= 0 else None for each in (label_column, weight_column))
     parse = _Parser(label, weight, delimiter)
-    return read_share(Lines(files, sizes), parse, rank, ranks, chunk, skip, extra)
+    return read_share(files, sizes, parse, rank, ranks, chunk, skip, extra)
 
 
 class _Parser:
-    """Makes rows of block after block, all of one width."""
+    """Makes rows of one block after another, all of one width."""
 
     def __init__(self, label: int | None, weight: int | None, delimiter: str) -> None:
         self._named = [
@@ -75,7 +75,7 @@ class _Parser:
         if table is not None and self._width not in (None, table.shape[1]):
             table = None
         rows = None if table is None else self._rows(table)
-        if rows is None:  # not for sure: a missing label, no number, another width, no row
+        if rows is None:  # uncertain: a missing label, not a number, another width, not a row
             table = self._by_line(text.tobytes())
             rows = None if table is None else self._rows(table)
         if table is not None and rows is not None:
@@ -83,19 +83,19 @@ class _Parser:
         return rows
 
     def _rows(self, table: Table) -> Rows | None:
-        """The rows of a table; None where a label or weight is missing, or there is no feature."""
+        """The rows of a table; None if a label, a weight or every feature is missing."""
         named = dict(self._named)
         special = list(named.values())
         if table.shape[1] <= max(special, default=0) or table.shape[1] == len(special):
-            return None if special else Rows(table, None, None, None, None, None)
+            return None if special else Rows(table, None, None, None, None)
         if np.isnan(table[:, special]).any():
             return None
         taken = {what: table[:, at].copy() for what, at in named.items()}
         data = np.delete(table, special, axis=1)
-        return Rows(data, None, None, taken.get("label"), taken.get("weight"), None)
+        return Rows(data, None, taken.get("label"), taken.get("weight"), None)
 
     def _by_line(self, text: bytes) -> Table | None:
-        """All fields, line by line. Raises Malformed for the first line that is no row."""
+        """All fields, line by line. Raises Malformed for the first line that is not a row."""
         table: list[list[float]] = []
         start, width = 0, self._width
         for line in re.split(rb"[\n\r]", text):
@@ -111,21 +111,21 @@ class _Parser:
             return np.array(table, np.float64).astype(np.float32) if table else None
 
     def _fields(self, line: bytes, width: int | None) -> list[float]:
-        """A line's fields. Raises ValueError if it is no row of so many."""
+        """A line's fields. Raises ValueError if it is not a row of `width` fields."""
         row = []
         for place, field in enumerate(line.split(self._delimiter.encode())):
             bare = field.strip(b" \t")
             value = number(bare) if bare else np.nan
             if value is None:
                 raise ValueError(
-                    f"field {place} (from 0) is {shown(bare)}, which is no number; a line of names "
-                    "must be taken out, and words must be made numbers"
+                    f"field {place} (from 0) is {shown(bare)}, which is not a number; remove a "
+                    "line of names, and convert words to numbers"
                 )
             row.append(value)
         if width not in (None, len(row)):
             raise ValueError(
-                f"it has {len(row)} fields, and rows before it have {width}: give every row the "
-                "same; a missing one is left empty between two delimiters"
+                f"it has {len(row)} fields, and rows before it have {width}: all rows must have "
+                "the same number; leave a missing field empty between two delimiters"
             )
         for what, at in self._named:
             if at >= len(row):
@@ -134,7 +134,7 @@ class _Parser:
                     f"{self._delimiter!r}: correct {what}_column or delimiter"
                 )
             if np.isnan(row[at]):
-                raise ValueError(f"its {what} (field {at} from 0) is empty or nan: give it one")
+                raise ValueError(f"its {what} (field {at} from 0) is empty or nan: give a number")
         if len(row) == len(self._named):
             raise ValueError(
                 "it has no field beside label and weight when cut at "
@@ -144,7 +144,7 @@ class _Parser:
 
 
 def _table_at_once(of: Digits, block: Bytes, delimiter: str) -> Table | None:
-    """All fields; None where that is not for sure, or there are no lines."""
+    """All fields; None if they cannot be read for certain, or the block has no lines."""
     of.read(block)
     text = of.text
     ends_line = text == ord("\n")

@@ -1,9 +1,9 @@
 """Reads decimal numbers in a block of text, all of them at once.
 
-For every byte of the block two things are computed, for which no byte is looked at alone: how many
-digits end there (`runs`), and what number the last four of them are (`fours`). Both double their
+For every byte of the block two values are computed by operations on whole arrays: how many digits
+end there (`runs`), and the number that the last four of them form (`fours`). Both double their
 reach at each step (one digit, two, four, …), in arrays of one or two bytes an element, which costs
-a few hundredths of a nanosecond a byte. A number is then read off at its last byte.
+a few hundredths of a nanosecond a byte. A number is then read at its last byte.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.byline import number
+from shanty.xgboost.text.line_by_line import number
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -32,9 +32,9 @@ class Digits:
         text: PAD line ends, the block, a line end if it has none at its end.
         runs: how many digits end here: 0 where there is none, at most LONGEST_RUN.
         fours: the number that the last four (or fewer) of these digits are.
-        signs, dots: whether there is a '+' or '-', a '.' anywhere.
-        controls: whether there is a control character that is no blank and no line end.
-        returns: how many carriage returns there are.
+        signs, dots: whether '+' or '-', and '.', occur anywhere.
+        controls: whether a control character occurs other than blanks and line ends.
+        returns: the number of carriage returns.
     """
 
     text: Bytes
@@ -46,9 +46,10 @@ class Digits:
     returns: int
 
     def __init__(self) -> None:
-        # glibc gives the pages of a large freed array back, and gets and clears them again for the
-        # next one, which would cost as much as all the reading here. It stops that for sizes up to
-        # one that was freed once (mallopt(3), M_MMAP_THRESHOLD). No page of this array is touched.
+        # glibc returns the pages of a large freed array to the kernel, and gets and clears new
+        # pages for the next array, which would cost as much as all reading here. It keeps the pages
+        # of arrays up to a size that has been freed once (mallopt(3), M_MMAP_THRESHOLD). This array
+        # touches none of its pages.
         np.empty(_KEPT, np.uint8)
         self._grow(0)
 
@@ -127,7 +128,7 @@ class Digits:
         return self._bytes[4, : len(self.text)].view(np.bool_)
 
     def whole(self, last: Places, runs: Bytes) -> NDArray[np.float64]:
-        """The numbers of `runs` digits whose last is at `last`; 0 where there is no digit.
+        """The numbers of `runs` digits whose last is at `last`; 0 for no digits.
 
         Exact below 2^53, else to some units in the last binary place.
         """
@@ -150,10 +151,10 @@ class Digits:
     def decimals(
         self, starts: Places, ends: Places
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The numbers [sign] digits [. digits] at text[start:end], and which of them are such.
+        """The numbers [sign] digits [. digits] at text[start:end], and which have that form.
 
-        What is none (an exponent, nan, 32 digits and more in a row, nothing at all) has a False and
-        no meaning.
+        For other text (an exponent, nan, 32 or more digits in a row, nothing at all) the second is
+        False and the first has no meaning.
         """
         negative = None
         if self.signs:
@@ -190,7 +191,7 @@ class Digits:
 
 
 def numbers_at(of: Digits, starts: Places, ends: Places) -> NDArray[np.float32] | None:
-    """The numbers at text[start:end], of any form; None if one is none."""
+    """The numbers at text[start:end], of any form; None if one is not a number."""
     short = None if of.dots else of.short(starts, ends)
     if short is not None:
         return short.astype(np.float32)
@@ -211,7 +212,7 @@ def numbers_at(of: Digits, starts: Places, ends: Places) -> NDArray[np.float32] 
 def _with_exponent(
     of: Digits, starts: Places, ends: Places
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The numbers of the form decimal e [sign] digits, and which of them are such numbers."""
+    """The numbers of the form decimal e [sign] digits, and which of them have that form."""
     last = ends - 1
     runs = of.runs.take(last)
     signs = of.text.take(last - runs)

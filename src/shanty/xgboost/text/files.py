@@ -19,25 +19,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.rows import FormatError, Malformed, Rows, whole_share
+from shanty.xgboost.text.rows import FormatError, Malformed, Rows, overlaps, whole_share
 
 PathLike = str | os.PathLike[str]
 
 _File = FileIO | gzip.GzipFile
 
-_PAUSE = 1 << 25  # bytes unpacked between two times that the caller is asked
+_PAUSE = 1 << 25  # bytes unpacked between two calls of the caller's function
 _BEYOND = 4096  # bytes read at a time to find where the last line ends
-_LOOK = 1 << 16  # bytes read at a time where the whole file is gone through
+_LOOK = 1 << 16  # bytes read at a time to count lines
 _SHOWN = 120  # characters of a line in a message
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of some files
-
-
-class Piece(NamedTuple):
-    """Bytes [start, stop) of a file; its lines are those that begin there."""
-
-    path: str
-    start: int
-    stop: int
 
 
 class Block(NamedTuple):
@@ -48,58 +40,41 @@ class Block(NamedTuple):
     text: NDArray[np.uint8]
 
 
-class Lines:
-    """The lines of several files, by the place of their beginnings in all files end to end.
+def blocks(
+    files: Sequence[PathLike], known: Sequence[int], start: int, stop: int, chunk: int
+) -> Iterator[Block]:
+    """Yields the lines that begin in bytes [start, stop), in blocks of about `chunk` bytes.
 
-    Attributes:
-        total: bytes of all files.
+    known: the sizes of the files, which lie end to end. A block has one line at least.
     """
-
-    def __init__(self, files: Sequence[PathLike], known: Sequence[int] | None = None) -> None:
-        self._files = [os.fspath(each) for each in files]
-        self._sizes = sizes(files) if known is None else list(known)
-        if len(self._sizes) != len(self._files):
-            raise ValueError(f"{len(self._files)} files, {len(self._sizes)} sizes")
-        self.total = sum(self._sizes)
-
-    def share(self, rank: int, ranks: int) -> tuple[int, int]:
-        """First byte and end of a rank's range."""
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank {rank} of {ranks}: ranks count from 0")
-        return self.total * rank // ranks, self.total * (rank + 1) // ranks
-
-    def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The range as parts of files; none of them is empty."""
-        found = []
-        begin = 0
-        for path, size in zip(self._files, self._sizes, strict=True):
-            first, last = max(start - begin, 0), min(stop - begin, size)
-            if first < last:
-                found.append(Piece(path, first, last))
-            begin += size
-        return found
-
-    def blocks(self, start: int, stop: int, chunk: int) -> Iterator[Block]:
-        """Yields the lines that begin in the range, in blocks of about `chunk` bytes, or a line."""
-        for piece in self.pieces(start, stop):
-            with _opened(piece.path) as file:
-                yield from _blocks(file, piece, chunk)
+    for number, first, last in overlaps(known, start, stop):
+        path = os.fspath(files[number])
+        with _opened(path) as file:
+            yield from _blocks(file, path, first, last, chunk)
 
 
 def never() -> None:
     """Does nothing between two pieces of work."""
 
 
-def sizes(files: Sequence[PathLike], between: Callable[[], None] = never) -> list[int]:
+def measure(files: Sequence[PathLike], between: Callable[[], None] = never) -> list[int]:
     """Bytes of each file; of a `.gz` those of its content, for which all of it is unpacked once.
 
-    Ranks may share this work: rank r measures files[r::n], they exchange, and pass `sizes=` on.
-    `between` is called between two pieces of it, and may raise.
+    Ranks may share this work: rank r measures files[r::n], then they exchange the sizes. `between`
+    is called between two pieces of the work, and may raise.
     """
     return [
         _unpacked_size(os.fspath(file), between) if _packed(file) else Path(file).stat().st_size
         for file in files
     ]
+
+
+def byte_share(
+    files: Sequence[PathLike], known: Sequence[int] | None, rank: int, ranks: int
+) -> tuple[Sequence[int], int, int]:
+    """The sizes of the files, and the first byte and the end of a rank's share of all bytes."""
+    each = measure(files) if known is None else known
+    return each, sum(each) * rank // ranks, sum(each) * (rank + 1) // ranks
 
 
 def line_number(path: str, place: int) -> int:
@@ -114,7 +89,8 @@ def line_number(path: str, place: int) -> int:
 
 
 def read_share(
-    lines: Lines,
+    files: Sequence[PathLike],
+    known: Sequence[int] | None,
     parse: Callable[[NDArray[np.uint8]], Rows | None],
     rank: int,
     ranks: int,
@@ -124,11 +100,12 @@ def read_share(
 ) -> Iterator[Rows]:
     """Rows of a rank's share, as `parse` makes them of a block's text; FormatError for Malformed.
 
-    See `whole_share` for skip and extra.
+    known: the sizes of the files, if they are known. See `whole_share` for skip and extra.
     """
+    each, start, stop = byte_share(files, known, rank, ranks)
 
     def read(start: int, stop: int, chunk: int) -> Iterator[Rows]:
-        for block in lines.blocks(start, stop, chunk):
+        for block in blocks(files, each, start, stop, chunk):
             try:
                 rows = parse(block.text)
             except Malformed as error:
@@ -140,8 +117,7 @@ def read_share(
             if rows is not None:
                 yield rows
 
-    start, stop = lines.share(rank, ranks)
-    return whole_share(read, start, stop, lines.total, chunk, skip, extra)
+    return whole_share(read, start, stop, sum(each), chunk, skip, extra)
 
 
 def shortened(line: str) -> str:
@@ -160,7 +136,7 @@ def _opened(path: str) -> Iterator[_File]:
         with gzip.open(path) if _packed(path) else Path(path).open("rb", buffering=0) as file:
             yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        wrong = f"no whole gzip file ({error}): pack it again"
+        wrong = f"the gzip file is incomplete or damaged ({error}): pack it again"
         raise OSError(errno.EIO, wrong, path) from error
 
 
@@ -194,18 +170,18 @@ def _read(file: _File, place: int, count: int) -> bytearray:
     return text
 
 
-def _blocks(file: _File, piece: Piece, chunk: int) -> Iterator[Block]:
-    """Yields the blocks of one piece; `held` has the file's bytes from `at` on."""
+def _blocks(file: _File, path: str, start: int, stop: int, chunk: int) -> Iterator[Block]:
+    """Yields the blocks of a part of a file; `held` has the file's bytes from `at` on."""
     held = bytearray()
-    # The line that the byte before belongs to began before the piece, unless that byte ends it.
-    at = max(piece.start - 1, 0)
-    inside = piece.start > 0
-    while at < piece.stop:
-        left = piece.stop - (at + len(held))
+    # The line that the byte before belongs to began before the part, unless that byte ends it.
+    at = max(start - 1, 0)
+    inside = start > 0
+    while at < stop:
+        left = stop - (at + len(held))
         wanted = min(max(chunk, len(held)), left) if left > 0 else _BEYOND
         more = _read(file, at + len(held), wanted)
         if not more and left > 0:
-            raise OSError(errno.EIO, "the file became shorter while it was read", piece.path)
+            raise OSError(errno.EIO, "the file became shorter while it was read", path)
         held = held + more
         if inside:
             cut = _first_end(held, 0) + 1
@@ -217,10 +193,10 @@ def _blocks(file: _File, piece: Piece, chunk: int) -> Iterator[Block]:
             elif left > 0:
                 cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
             else:
-                cut = _first_end(held, piece.stop - 1 - at) + 1
+                cut = _first_end(held, stop - 1 - at) + 1
             if cut:
                 mark = len(_MARK) if at == 0 and held.startswith(_MARK) else 0
-                yield Block(piece.path, at + mark, np.frombuffer(held, np.uint8, cut)[mark:])
+                yield Block(path, at + mark, np.frombuffer(held, np.uint8, cut)[mark:])
         held = held[cut:]
         at += cut
 

@@ -1,8 +1,8 @@
 """Reads LibSVM text: label[:weight] [qid:N] index[:value] … [# comment], a row a line.
 
-A block's lines are read all at once with NumPy, by `short` where that can be, else by
-`_rows_at_once`; a block with something rare or wrong in it goes through `byline`, which finds the
-line and says what it is.
+NumPy reads all lines of a block at once: in `short_numbers` if all numbers are short, else in
+`_rows_at_once`. A block with rare or wrong text is read by `line_by_line`, which names the line and
+the mistake.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shanty.xgboost.text.byline import LARGEST_INDEX, Kind, rows_by_line
-from shanty.xgboost.text.digits import PAD, Bytes, Digits, Places, numbers_at
-from shanty.xgboost.text.files import Lines, PathLike, read_share
-from shanty.xgboost.text.rows import Rows
-from shanty.xgboost.text.short import Short
+from shanty.xgboost.text.digits import Bytes, Digits, Places, numbers_at
+from shanty.xgboost.text.files import PathLike, read_share
+from shanty.xgboost.text.line_by_line import LARGEST_INDEX, Kind, rows_by_line
+from shanty.xgboost.text.rows import Rows, entries_of
+from shanty.xgboost.text.short_numbers import Short
 
 CHUNK = 1 << 18  # bytes: the arrays for one block stay in the processor's cache
-_TRIES = 3  # blocks that are no short numbers before that is not tried any more
+_TRIES = 3  # blocks with other numbers, after which short numbers are no longer tried
 _INDEX_DIGITS = 15  # that float64 holds exactly
 
 
@@ -37,30 +37,30 @@ def read_libsvm(
 ) -> Iterator[Rows]:
     """Rows of a rank's share, in blocks of about `chunk` bytes of text, if it has any.
 
-    Rows of one qid that follow each other stay together: they are the rank's where they begin.
+    Consecutive rows of one qid stay together: they belong to the share in which they begin.
 
     Args:
         indexing_mode: 0 takes indices as they are, 1 as counted from 1 (one is taken off).
-        sizes: of the files, if known already (see `sizes()`).
-        skip: rows left out at the share's beginning, as `groups_of_share` tells; not with qids.
-        extra: rows read on beyond its end, likewise.
+        sizes: of the files, if they are known (see `measure()`).
+        skip: rows to leave out at the share's beginning, from `groups_of_share`; not with qids.
+        extra: rows to read beyond its end, likewise.
 
     Raises:
-        FormatError: a line is no row, or has a weight or qid where others have none.
+        FormatError: a line is not a row, or has a weight or qid while others have none.
         OSError: a file cannot be read.
         ValueError: a wrong argument, at once.
     """
     if indexing_mode not in (0, 1):
         raise ValueError(
-            f"indexing_mode={indexing_mode}: 0 (indices as they are) or 1 (counted from 1); "
-            "guessing it (below 0) differs from rank to rank and is not done"
+            f"indexing_mode={indexing_mode}: give 0 (indices as they are) or 1 (counted from 1). "
+            "A rank cannot guess it from its share."
         )
     parse = _Parser(indexing_mode)
-    return read_share(Lines(files, sizes), parse, rank, ranks, chunk, skip, extra)
+    return read_share(files, sizes, parse, rank, ranks, chunk, skip, extra)
 
 
 class _Parser:
-    """Makes rows of block after block, all of one kind."""
+    """Makes rows of one block after another, all of one kind."""
 
     def __init__(self, indexing_mode: int) -> None:
         self._indexing_mode = indexing_mode
@@ -88,11 +88,11 @@ def _kind(rows: Rows) -> Kind:
 
 
 def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
-    """The rows of a block; None where that is not for sure (see `byline`), or there are none."""
+    """The rows of a block; None if they are uncertain (see `line_by_line`), or none at all."""
     of.read(_without_comments(block) if (block == ord("#")).any() else block)
     if of.controls:
         return None
-    found = _plain_entries(of) or _entries(of)
+    found = _entries(of)
     if found is None:
         return None
     labels = numbers_at(of, *found.labels)
@@ -110,7 +110,7 @@ def _rows_at_once(of: Digits, block: Bytes, indexing_mode: int) -> Rows | None:
         return None
     if weights is None and found.weights is not None:
         return None
-    return Rows(values, indices, found.indptr, labels, weights, found.qids)
+    return Rows(entries_of(indices, values), found.indptr, labels, weights, found.qids)
 
 
 class _Entries(NamedTuple):
@@ -121,52 +121,14 @@ class _Entries(NamedTuple):
     qids: NDArray[np.uint64] | None
     indptr: Places
     starts: Places
-    middles: Places  # of the colons; where there is none, the end
+    middles: Places  # of the colons; the end of an entry without a colon
     ends: Places
 
 
-def _plain_entries(of: Digits) -> _Entries | None:
-    """Entries of lines that are label, blank, index:value, blank, …, line end; None if one is not.
-
-    Between line ends there are then, in turn, a blank after the label, and a colon and a blank (or
-    line end) for every entry.
-    """
-    if of.has("q"):
-        return None
-    colon = of.text == ord(":")
-    mark = of.blanks() | colon
-    if (mark[PAD:] & mark[PAD - 1 : -1]).any():
-        return None
-    marks = np.flatnonzero(mark)[PAD - 1 :]
-    line_ends = of.line_ends()
-    label_ends_at = marks.searchsorted(line_ends[:-1]) + 1
-    of_entry = np.ones(len(marks), np.bool_)
-    of_entry[0] = False
-    of_entry[label_ends_at] = False
-    pairs = marks[of_entry]
-    colons, ends = pairs[0::2].copy(), pairs[1::2].copy()
-    if len(colons) != len(ends) or np.count_nonzero(colon) != len(colons):
-        return None
-    if not colon.take(colons).all():
-        return None
-    label_ends = marks[label_ends_at]
-    indptr = np.empty(len(label_ends) + 1, np.int64)
-    np.subtract(label_ends_at, np.arange(1, len(label_ends) + 1), out=indptr[:-1])
-    indptr[:-1] >>= 1
-    indptr[-1] = len(colons)
-    labels = line_ends[:-1] + 1, label_ends
-    # An entry begins after the one before it ends, a line's first one after the label.
-    filled = indptr[:-1] < indptr[1:]
-    starts = np.empty(len(ends), np.int64)
-    np.add(ends[:-1], 1, out=starts[1:])
-    starts[indptr[:-1][filled]] = label_ends[filled] + 1
-    return _Entries(labels, None, None, indptr, starts, colons, ends)
-
-
 def _entries(of: Digits) -> _Entries | None:
-    """Finds the entries of all lines; None if there are no lines.
+    """Finds the entries of all lines; None for a block without lines.
 
-    None, too, where a word has two colons, or weights or qids are not in all lines.
+    Also None if a word has two colons, or if some lines only have weights or qids.
     """
     blank = of.blanks()
     edges = np.flatnonzero(blank[1:] != blank[:-1]) + 1
@@ -220,9 +182,9 @@ def _without_comments(block: Bytes) -> Bytes:
 
 
 def _qids(of: Digits, starts: Places, ends: Places, heads: Places) -> NDArray[np.uint64] | None:
-    """The qids, one in each line right after the label; None if it is not so.
+    """The qids, one in each line right after the label; None if any line differs from that.
 
-    Their letters and colons are taken out of the text.
+    The colons of the qids are overwritten in the text.
     """
     seconds = heads + 1
     if seconds[-1] >= len(starts) or (seconds[:-1] >= heads[1:]).any():
@@ -241,12 +203,12 @@ def _qids(of: Digits, starts: Places, ends: Places, heads: Places) -> NDArray[np
 
 
 def _one_in_each(places: Places, starts: Places, ends: Places) -> bool:
-    """Tells whether each word has one of the places within it, and there are no others."""
+    """Returns whether each word contains exactly one of the places, and no others exist."""
     return bool(len(places) == len(starts) and ((starts < places) & (places < ends)).all())
 
 
 def _middles(starts: Places, ends: Places, colons: Places) -> Places | None:
-    """Each word's colon, its end where it has none; None if a word has two."""
+    """Each word's colon, or its end if it has no colon; None if a word has two."""
     words = starts.searchsorted(colons, side="right") - 1
     if (words[1:] == words[:-1]).any():
         return None
@@ -258,7 +220,7 @@ def _middles(starts: Places, ends: Places, colons: Places) -> Places | None:
 def _indices(
     of: Digits, starts: Places, ends: Places, indexing_mode: int
 ) -> NDArray[np.int32] | None:
-    """The whole numbers at text[start:end], from 0; None if one is no index."""
+    """The whole numbers at text[start:end], from 0; None if one is not an index."""
     short = of.short(starts, ends)
     if short is not None:
         found = short.astype(np.int32)

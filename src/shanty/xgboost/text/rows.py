@@ -1,8 +1,8 @@
-"""Rows as the readers give them, whole groups of them, and the error for a line that is none."""
+"""Rows as the readers give them, whole groups of them, and the error for any other line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,33 +14,19 @@ _LOOK_GROWS = 16  # times as far back, when no row was found
 
 
 class Rows(NamedTuple):
-    """Some rows, in the order of the file; never none at all. The arrays are the caller's to keep.
+    """One or more rows, in the order of the file. The caller may keep the arrays.
 
-    LibSVM: compressed sparse rows; `indptr` begins with 0 and has one element more than there are
-    rows; `data` and `indices` may be the fields of one array of ENTRY. CSV: dense, `data` of shape
-    (rows, columns), NaN where a field is empty; no `indices`, no `indptr`. All Rows of one share
-    agree in having weights and qids or not.
+    LibSVM: compressed sparse rows; `data` has the entries, as ENTRY, and `indptr` begins with 0 and
+    has one element more than there are rows. CSV: dense, `data` is float32 of shape (rows,
+    columns), NaN where a field is empty; no `indptr`. All Rows of one share agree in having weights
+    and qids or not.
     """
 
-    data: NDArray[np.float32]
-    indices: NDArray[np.int32] | None
+    data: NDArray[Any]
     indptr: NDArray[np.int64] | None
     labels: NDArray[np.float32] | None  # None: CSV without a label column
     weights: NDArray[np.float32] | None
     qids: NDArray[np.uint64] | None
-
-    @property
-    def entries(self) -> NDArray[Any]:
-        """Of sparse rows: indices and values side by side, as ENTRY; no copy where they are so."""
-        assert self.indices is not None
-        whole = self.data.base
-        if whole is not None and whole is self.indices.base and whole.dtype == ENTRY:
-            assert isinstance(whole, np.ndarray)
-            if len(whole) == len(self.data):
-                return whole
-        found = np.empty(len(self.data), ENTRY)
-        found["index"], found["value"] = self.indices, self.data
-        return found
 
     @property
     def size(self) -> int:
@@ -49,20 +35,25 @@ class Rows(NamedTuple):
 
     def part(self, start: int, stop: int) -> Rows:
         """Rows start … stop - 1, as views where that can be."""
-        if self.indptr is None or self.indices is None:
-            data, indices, indptr = self.data[start:stop], None, None
+        if self.indptr is None:
+            data, indptr = self.data[start:stop], None
         else:
             first, last = self.indptr[start], self.indptr[stop]
-            data, indices = self.data[first:last], self.indices[first:last]
-            indptr = self.indptr[start : stop + 1] - first
+            data, indptr = self.data[first:last], self.indptr[start : stop + 1] - first
         return Rows(
             data,
-            indices,
             indptr,
             None if self.labels is None else self.labels[start:stop],
             None if self.weights is None else self.weights[start:stop],
             None if self.qids is None else self.qids[start:stop],
         )
+
+
+def entries_of(indices: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    """Indices and values side by side, as ENTRY."""
+    found = np.empty(len(values), ENTRY)
+    found["index"], found["value"] = indices, values
+    return found
 
 
 class FormatError(ValueError):
@@ -91,6 +82,19 @@ class Malformed(Exception):  # noqa: N818 - it does not leave this package
         self.start, self.wrong = start, wrong
 
 
+def overlaps(sizes: Iterable[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The parts, of these sizes and end to end, of which something is in [start, stop).
+
+    Yields the number of the part, and first and end of what is in the range, counted in the part.
+    """
+    at = 0
+    for number, size in enumerate(sizes):
+        first, end = max(start - at, 0), min(stop - at, size)
+        if first < end:
+            yield number, first, end
+        at += size
+
+
 # Reads the rows of the lines that begin in bytes [start, stop), in blocks of some size.
 ReadRange = Callable[[int, int, int], Iterator[Rows]]
 
@@ -98,7 +102,7 @@ ReadRange = Callable[[int, int, int], Iterator[Rows]]
 def whole_share(
     read: ReadRange, start: int, stop: int, total: int, chunk: int, skip: int, extra: int
 ) -> Iterator[Rows]:
-    """Yields a range's rows, less those of a group begun before it, to the end of the last group.
+    """Yields a range's rows without a group begun before it, up to the end of the last group.
 
     A group is the rows of one qid, or of one size in a `.group` file.
 
@@ -129,11 +133,11 @@ def whole_share(
         if more < part.size or (current is None and extra == 0):
             break
     if extra:
-        raise ValueError(f"the last group has {extra} rows more than the files: correct its size")
+        raise ValueError(f"the last group has {extra} more rows than the files: correct its size")
 
 
 def _qid_before(read: ReadRange, start: int) -> np.uint64 | None:
-    """The qid of the last row that begins before a byte; None if there is no such row."""
+    """The qid of the last row that begins before a byte; None if no row does."""
     reach = _LOOK
     while True:
         first = max(start - reach, 0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shanty.launch.containers import images, inside
-from shanty.launch.host import Host
+from shanty.launch.containers import images
+from shanty.launch.provision import containers
 from shanty.runtime.containers.container import ANY_GPUS
 from shanty.runtime.errors import NotFoundError
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec, Program
 
 FOUND = {
@@ -57,10 +59,10 @@ def test_no_gpus_are_needed_to_prepare(asked: str | None) -> None:
     """A login node has none, and its nodes have."""
     outside = Recorded()
     found = image(gpus=asked).container
-    inside._ContainerConnection(outside.host, outside, found).start(["true"])
+    containers._ContainerConnection(outside.host, outside, found).start(["true"])
     assert "--nv" not in outside.words
     docker = found._replace(engine="docker")
-    inside._ContainerConnection(outside.host, outside, docker).start(["true"])
+    containers._ContainerConnection(outside.host, outside, docker).start(["true"])
     assert "--gpus" not in outside.words
 
 
@@ -68,7 +70,7 @@ def test_the_variables_of_this_machine_do_not_go_to_hosts(monkeypatch: pytest.Mo
     monkeypatch.setenv("http_proxy", "http://me:password@proxy")
     outside = Recorded()
     found = image().container._replace(variables=("http_proxy",))
-    inside._ContainerConnection(outside.host, outside, found).start(["true"])
+    containers._ContainerConnection(outside.host, outside, found).start(["true"])
     assert outside.words[:2] == ["env", "APPTAINERENV_SHANTY_HOME=/home/ann/.shanty"]
     assert outside.words[2] == "/usr/bin/apptainer"
     assert not [word for word in outside.words if "password" in word]
@@ -99,3 +101,21 @@ def test_who_only_looks_brings_nothing(
     answers[verb] = has
     assert look(verb) == has
     assert "image-pull" not in asked
+
+
+@pytest.mark.parametrize(
+    ("architecture", "machine"),
+    [("amd64", "x86_64"), ("arm64", "aarch64"), ("arm", "armv7l"), ("riscv64", "riscv64")],
+)
+def test_the_processor_of_an_image(architecture: str, machine: str) -> None:
+    assert images.machine_of(architecture) == machine
+
+
+def test_an_image_for_another_processor_is_not_sent() -> None:
+    def ask(verb: str, **_args: Any) -> dict[str, Any]:
+        assert verb == "image-have"
+        return {"machine": {"architecture": "riscv64"}, "image": None, "missing": ["sha256:2"]}
+
+    here = images.ImagesHere(JobSpec(Program(("true",))), Path("/nowhere"), {})
+    own = images.LocalImage("x:1", "docker", "docker", "sha256:1", "amd64", ("sha256:2",), "", 1)
+    assert here._sent(own, ask, {**FOUND, "image": None}, lambda _: None) is None

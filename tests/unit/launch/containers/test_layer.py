@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.cluster.wheels import Member
 from shanty.launch.containers import layer
 from shanty.launch.containers.layer import Entry, Venv, blocks, installed
+from shanty.launch.content.wheels import Member
 from shanty.runtime.errors import UsageError
 
 KEY = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from shanty.launch.containers.options import image, mount, refuse_outside
 from shanty.launch.doctor.facts import need_of
-from shanty.launch.host import Host
+from shanty.launch.settings import Settings
+from shanty.launch.surroundings import Surroundings
+from shanty.launch.targets.registry import Targets
 from shanty.runtime.errors import UsageError
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.site import Host
 from shanty.runtime.spec import JobSpec, Program
 
 HERE = Path("/home/ann/digits")
@@ -41,6 +45,7 @@ def test_a_mount(text: str, found: tuple[str, str, str]) -> None:
         ("./root", "/home/ann/digits/root"),
         ("/shared/x.sif", "/shared/x.sif"),
         ("~/x.sif", "/home/ann/x.sif"),
+        ("~nobody-knows/x.sif", "/home/ann/digits/~nobody-knows/x.sif"),
         ("python:3.12-slim", "python:3.12-slim"),
         ("docker.io/me/x", "docker.io/me/x"),
     ],
@@ -66,7 +71,8 @@ def test_any_mount_is_absolute(source: str, target: str, mode: str) -> None:
     assert found[2] == (mode[1:] or "rw")
 
 
-def test_options_of_containers_need_an_image() -> None:
+def test_options_of_containers_need_an_image(tmp_path: Path) -> None:
+    targets, run = Targets(Surroundings(tmp_path, {}, Settings())), RunDir(tmp_path / "run")
     program = Program(("true",))
     for job in (
         JobSpec(program, mounts=(("/a", "/b", "rw"),)),
@@ -78,7 +84,7 @@ def test_options_of_containers_need_an_image() -> None:
         JobSpec(program, mpi="image"),
     ):
         with pytest.raises(UsageError, match="--image"):
-            refuse_outside(job)
+            targets.plan(job, run)
     refuse_outside(JobSpec(program))
     refuse_outside(JobSpec(program, image="x", mpi="image", runtime="docker"))
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from shanty.launch.doctor import hosts, pairs
 from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.finding import CODES, EXPLAINS, Finding, Level, without_consequences
-from shanty.launch.host import Host
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import BREAKS, MEANINGS
+from shanty.runtime.site import Host
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -228,7 +228,7 @@ def test_a_full_shared_memory_tells_of_leftovers() -> None:
     full = {"room.folders.shm": {"free": 0, "error": "ENOSPC"}}
     (found,) = hosts.of_host(seen(changes=full, health={"leftovers": left}), SEVERAL)
     assert found.fixable
-    assert "3 files of MPI jobs that ended take 40 MiB" in found.fix
+    assert "3 files of ended MPI jobs take 40 MiB" in found.fix
     (found,) = hosts.of_host(seen(changes=full), SEVERAL)
     assert not found.fixable
 
@@ -581,7 +581,7 @@ def test_one_host_and_this_machine() -> None:
     """It is the host's word against this machine's, which is where somebody looks at the time."""
     (found,) = pairs.of_hosts([at("a", "10.0.0.1", clock_error=-400.0)])
     assert (found.host, found.level) == ("a", Level.WARNING)
-    assert "7 min behind this machine's" in found.what
+    assert "7 min behind the clock of this machine" in found.what
 
 
 def test_the_way_to_a_host_and_back_is_no_error_of_its_clock() -> None:

@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("kubernetes")
 
 from shanty.launch.kubernetes import cluster as cluster_module
-from shanty.launch.kubernetes import lifecycle
 from shanty.launch.kubernetes.cluster import ApiError, Cluster, UnreachableError
 from shanty.launch.kubernetes.pods import RunPods
 from shanty.runtime.errors import PrepareError
@@ -180,9 +179,9 @@ def test_an_object_that_meets_another_request(server: Server) -> None:
     made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
     busy = always(409, {"reason": "Conflict", "message": "the object has been modified"})
     server.answers = [busy, always(201, {"made": 1})]
-    assert lifecycle.create(server.cluster(), made) == {"made": 1}
+    assert server.cluster().create(made) == {"made": 1}
     server.answers = [always(409, {"reason": "AlreadyExists"})]
-    assert lifecycle.create(server.cluster(), made) is made
+    assert server.cluster().create(made) is made
 
 
 def test_a_token_that_somebody_renews(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +215,7 @@ def test_nobody_answers(server: Server, tmp_path: Path) -> None:
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
-    with pytest.raises(PrepareError, match="no cluster to go to"):
+    with pytest.raises(PrepareError, match="no Kubernetes cluster is configured"):
         Cluster("", {"KUBECONFIG": str(tmp_path / "none")})
     (tmp_path / "bad").write_text("contexts: [")
     with pytest.raises(PrepareError):

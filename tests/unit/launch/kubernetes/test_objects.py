@@ -1,4 +1,4 @@
-"""The objects of a run: what a job asks for is in them, and a patch changes only what it names."""
+"""What a run makes in a cluster: what a job asks for is in it, and what its user may do there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.kubernetes import objects
+from shanty.launch.kubernetes import objects, role
+from shanty.launch.kubernetes.options import KubernetesOptions
+from shanty.launch.targets.kubernetes import ranks_of
 from shanty.runtime.errors import UsageError
-from shanty.runtime.spec import JobSpec, Script
+from shanty.runtime.spec import Command, JobSpec, Raw, Script
 
 RUN = "20261125-120000-abcd"
 JOB = JobSpec(Script("train.py"), ranks=4, image="python:3.12-slim")
@@ -37,6 +39,27 @@ def test_how_many_pods(
     assert pods * slots >= ranks
 
 
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        (Raw(("mpirun", "-bind-to", "none", "-np", "4", "python", "x.py")), 4),
+        (Raw(("/opt/mpi/bin/mpiexec", "-n", "2", "./a.out", "-n", "9")), 2),
+        (Raw(("mpirun -np 3 python x.py | tee log",), True), 3),
+        (Raw(("mpirun", "-n", "1", "a", ":", "-np", "3", "b")), 4),
+        (Raw(("horovodrun", "-np", "2", "python", "x.py")), 2),
+        (Raw(("mpirun", "python", "x.py")), None),
+        (Raw(("mpirun", "python", "x.py", "-n", "5")), None),  # the script's own
+        (Raw(("mpirun", "-n", "1", "a", ":", "b")), None),
+        (Raw(("mpirun", "-np", "many", "a")), None),
+        (Raw(("./run.sh", "-np", "4")), None),  # whatever that means there
+        (Raw(("echo '",), True), None),
+        (Script("x.py"), None),
+    ],
+)
+def test_how_many_pods_a_line_is_for(command: Command, ranks: int | None) -> None:
+    assert ranks_of(command) == ranks
+
+
 def test_pods_are_plain_and_restricted() -> None:
     made = objects.job_of(JOB, RUN)
     pod = made["spec"]["template"]["spec"]
@@ -48,18 +71,22 @@ def test_pods_are_plain_and_restricted() -> None:
     assert pod["automountServiceAccountToken"] is False
     assert "runAsUser" not in security  # so that OpenShift's own counts
     variables = {one["name"]: one["value"] for one in container(made)["env"]}
-    assert float(variables["SHANTY_POD_IDLE"]) > JOB.schedule_timeout  # the first waits so long
+    longest = KubernetesOptions.of(JOB).schedule_timeout  # the first waits so long
+    assert float(variables["SHANTY_POD_IDLE"]) > longest
     assert made["spec"]["ttlSecondsAfterFinished"] > 0
-    kept = objects.job_of(replace(JOB, keep=True), RUN)
+    kept = objects.job_of(replace(JOB, options={"keep": True}), RUN)
     assert "ttlSecondsAfterFinished" not in kept["spec"]
 
 
 def test_what_is_asked_for() -> None:
+    options = {
+        "uid": 1000, "node_selector": ("disk=ssd",), "tolerations": ("gpu:NoExecute",),
+        "service_account": "me", "priority_class": "high", "pull_secrets": ("login",),
+        "labels": ("team=ml",), "queue": "batch",
+    }  # fmt: skip
     job = JobSpec(
         Script("x"), ranks=4, nodes=2, image="i", cpus_per_rank=2, memory_per_rank=1 << 30,
-        gpus_per_rank=1, uid=1000, node_selector=("disk=ssd",), tolerations=("gpu:NoExecute",),
-        service_account="me", priority_class="high", pull_secrets=("login",), labels=("team=ml",),
-        queue="batch", mounts=(("pvc:data", "/data", "ro"),), time_limit=60.0,
+        gpus_per_rank=1, mounts=(("pvc:data", "/data", "ro"),), time_limit=60.0, options=options,
     )  # fmt: skip
     made = objects.job_of(job, RUN)
     pod = made["spec"]["template"]["spec"]
@@ -104,7 +131,7 @@ def test_a_patch() -> None:
             ],
         }}}
     }  # fmt: skip
-    job = JobSpec(Script("x"), ranks=1, image="i", k8s_patch=json.dumps(patch))
+    job = JobSpec(Script("x"), ranks=1, image="i", options={"k8s_patch": json.dumps(patch)})
     made = objects.job_of(job, RUN)
     pod = made["spec"]["template"]["spec"]
     assert pod["hostNetwork"] is True
@@ -146,13 +173,15 @@ def test_tolerations(text: str, found: dict[str, str]) -> None:
 
 
 def test_bad_words() -> None:
-    with pytest.raises(UsageError, match="no effect"):
+    with pytest.raises(UsageError, match="unknown effect"):
         objects.toleration("gpu:Sometimes")
     for text in ("", ":", "=x"):
         with pytest.raises(UsageError, match="names no taint"):
             objects.toleration(text)
-    with pytest.raises(UsageError, match="is no pair"):
-        objects.job_of(JobSpec(Script("x"), ranks=1, image="i", node_selector=("ssd",)), RUN)
+    with pytest.raises(UsageError, match="invalid --node-selector"):
+        objects.job_of(
+            JobSpec(Script("x"), ranks=1, image="i", options={"node_selector": ("ssd",)}), RUN
+        )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +194,7 @@ def test_bad_words() -> None:
     ],
 )
 def test_a_run_finds_its_job_whatever_a_patch_says(patch: dict[str, Any]) -> None:
-    made = objects.job_of(replace(JOB, k8s_patch=json.dumps(patch)), RUN)
+    made = objects.job_of(replace(JOB, options={"k8s_patch": json.dumps(patch)}), RUN)
     assert made["metadata"]["name"] == objects.name_of(RUN)
     assert "generateName" not in made["metadata"]
     for owner in (made, made["spec"]["template"]):
@@ -184,7 +213,7 @@ def test_a_run_finds_its_job_whatever_a_patch_says(patch: dict[str, Any]) -> Non
 )  # fmt: skip
 def test_a_patch_that_leaves_no_job(patch: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="leaves no Job"):
-        objects.job_of(replace(JOB, k8s_patch=json.dumps(patch)), RUN)
+        objects.job_of(replace(JOB, options={"k8s_patch": json.dumps(patch)}), RUN)
 
 
 def test_a_date_in_a_patch_is_text(tmp_path: Path) -> None:
@@ -210,3 +239,21 @@ def test_what_is_no_patch(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(UsageError):
         objects.read_patch(file)
+
+
+# --------------------------------------------------------------- the Role that runs need
+
+
+def test_who_gets_the_role() -> None:
+    given, binding = role.manifests("team", account="runner")
+    assert {rule["resources"][0] for rule in given["rules"]} >= {"jobs", "pods/exec"}
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": "runner", "namespace": "team"}
+    ]
+
+
+def test_what_an_operators_objects_need_more() -> None:
+    (given,) = role.manifests("team", operator=True)
+    resources = [rule["resources"][0] for rule in given["rules"]]
+    assert {"jobs", "mpijobs", "trainjobs", "pods/log"} <= set(resources)
+    assert resources.count("pods") == resources.count("configmaps") == 1

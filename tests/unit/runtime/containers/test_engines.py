@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.cli import options
-from shanty.runtime.containers import words
+from shanty.client import options
+from shanty.runtime.containers import engine_errors
 from shanty.runtime.containers.container import Container, Mount
 from shanty.runtime.containers.engines import ENGINES, PROGRAMS, environ_of, wrapped
 
@@ -105,10 +105,12 @@ NODE: Any = SimpleNamespace(name="lab2", container={"engine": "docker"})
     ],
 )
 def test_words_of_engines_have_a_meaning_and_a_cure(said: str, meaning: str) -> None:
-    why, fix = words.explained(f"some line\n{said}\nRun 'docker run --help' for more information")
+    why, fix = engine_errors.explained(
+        f"some line\n{said}\nRun 'docker run --help' for more information"
+    )
     assert meaning in why
     assert fix
-    failure = words.ended(NODE, 125, said, began=False)
+    failure = engine_errors.ended(NODE, 125, said, began=False)
     assert failure.what == "Docker could not start the container on host lab2"
     assert (failure.host, failure.fix) == ("lab2", fix)
 
@@ -119,7 +121,7 @@ def test_words_of_engines_have_a_meaning_and_a_cure(said: str, meaning: str) -> 
 )
 def test_an_image_that_is_not_there_may_be_one_for_slurm(said: str) -> None:
     """Nothing brings it to nodes that Slurm gives."""
-    why, fix = words.explained(said)
+    why, fix = engine_errors.explained(said)
     assert "does not have the image" in why
     assert "Slurm's nodes" in fix
     assert "image file" in fix
@@ -127,14 +129,14 @@ def test_an_image_that_is_not_there_may_be_one_for_slurm(said: str) -> None:
 
 @given(st.text())
 def test_any_words_do(said: str) -> None:
-    why, _ = words.explained(said)
+    why, _ = engine_errors.explained(said)
     assert "\n" not in why
 
 
 def test_a_container_that_was_killed() -> None:
     for code in (137, -9):
-        assert words.ended(NODE, code, "", began=True).what.endswith("lab2 was killed")
-    ended = words.ended(NODE, 3, "", began=True)
+        assert engine_errors.ended(NODE, code, "", began=True).what.endswith("lab2 was killed")
+    ended = engine_errors.ended(NODE, 3, "", began=True)
     assert ended.what == "the container on host lab2 ended"
     assert "3" in ended.why
 

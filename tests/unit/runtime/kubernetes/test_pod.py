@@ -127,7 +127,7 @@ def test_a_wrong_server_is_told(tmp_path: Path) -> None:
         link.close()
 
     threading.Thread(target=serve).start()
-    with pytest.raises(pod.WrongKeyError, match="no pod of the run"):
+    with pytest.raises(pod.WrongKeyError, match="not a pod of the run"):
         connected(listener.getsockname()[1])
 
 
@@ -176,7 +176,7 @@ def test_the_first_process_ends_when_nobody_needs_it(tmp_path: Path) -> None:
     source = Path(pod.__file__).read_text().replace(f'KEY = "{pod.KEY}"', f"KEY = {str(key)!r}")
     program = tmp_path / "pod.py"
     program.write_text(source)
-    environ = {**os.environ, "SHANTY_POD_PORT": "0", "SHANTY_POD_IDLE": "1"}
+    environ = {**os.environ, "SHANTY_POD_PORT": "0", "SHANTY_POD_IDLE": "0.2"}
     words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable]
     try:
         done = subprocess.run(

@@ -117,23 +117,11 @@ def test_a_real_prefix(flavour: str, prefix: str) -> None:
     assert Path(same.library).samefile(found.library)
     assert detect.clobbered(prefix) is None
     assert detect.incomplete(prefix) is None
-
-
-@pytest.mark.parametrize(("flavour", "prefix"), real_prefixes())
-def test_every_name_of_a_real_library(flavour: str, prefix: str) -> None:
-    found = detect.inspect_prefix(prefix)
-    assert found is not None
     for path in Path(found.library).parent.glob("libmpi*.so*"):
         binding = path.name.split(".")[0] not in ("libmpi", "libmpi_abi")
         assert flavour_of_library(str(path)) == (
             None if binding else Library(flavour, found.version)
         )
-
-
-@pytest.mark.parametrize(("flavour", "prefix"), real_prefixes())
-def test_identifying_a_library_takes_under_20_ms(flavour: str, prefix: str) -> None:
-    found = detect.inspect_prefix(prefix)
-    assert found is not None
     times = []
     for _ in range(7):
         started = time.perf_counter()
@@ -166,17 +154,19 @@ def test_flavour_and_version(tmp_path: Path, flavour: str, version: str) -> None
     assert flavour_of_library(str(path)) == Library(flavour, version)
 
 
-@pytest.mark.parametrize("name", ["libmpi.so.40.30.4", "libmpich.so.12", "libmpi.40.dylib",
-                                  "libmpi_abi.so.1", "libmpi_cray.so.12", "libmpi.so"])  # fmt: skip
-def test_names_that_a_libmpi_has(tmp_path: Path, name: str) -> None:
-    assert flavour_of_library(str(library(tmp_path / name, "mpich", "4.0.2"))) is not None
+NAMES = (
+    "libmpi.so.40.30.4 libmpich.so.12 libmpi.40.dylib libmpi_abi.so.1 libmpi_cray.so.12 libmpi.so"
+)
+BINDINGS = (
+    "libmpi_cxx.so.40 libmpifort.so.12 libmpichcxx.so.12 libmpi_usempif08.so.40 "
+    "libmpi_java.so.40 libc.so.6 libmpi_mpifh.so.40 libmpicxx.so"
+)
 
 
-@pytest.mark.parametrize("name", ["libmpi_cxx.so.40", "libmpifort.so.12", "libmpichcxx.so.12",
-                                  "libmpi_usempif08.so.40", "libmpi_java.so.40", "libc.so.6",
-                                  "libmpi_mpifh.so.40", "libmpicxx.so"])  # fmt: skip
+@pytest.mark.parametrize("name", [*NAMES.split(), *BINDINGS.split()])
 def test_bindings_are_not_the_library(tmp_path: Path, name: str) -> None:
-    assert flavour_of_library(str(library(tmp_path / name, "openmpi4", "4.1.4"))) is None
+    found = flavour_of_library(str(library(tmp_path / name, "mpich", "4.0.2")))
+    assert (found is not None) == (name in NAMES.split())
 
 
 def test_a_linker_script_is_followed(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shanty.launch.cluster.inventory import parse_hostfile, read_hostfile
-from shanty.launch.host import Host
+from shanty.launch.inventory import parse_hostfile, read_hostfile
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.mpi.hostfiles import hosts_listed
+from shanty.runtime.site import Host
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from runs import examples
 from shanty.runtime.errors import TranslationError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.layout import HostSlots, Layout
@@ -141,32 +142,6 @@ def attempt(
         return None
 
 
-@settings(deadline=None, max_examples=400)
-@given(lines(), flavours, layouts, st.sampled_from([(), PREFIX]))
-def test_programs_come_out_untouched_and_prefixed_once(
-    line: tuple[list[str], list[list[str]]], flavour: str, layout: Layout, prefix: tuple[str, ...]
-) -> None:
-    result = attempt(line[0], flavour, layout, prefix)
-    if result is not None:
-        found = [list(context.program) for context in parse(result.argv).contexts]
-        assert found == [[*prefix, *program] for program in line[1]]
-
-
-@settings(deadline=None, max_examples=400)
-@given(lines(), flavours, layouts, st.sampled_from([(), PREFIX]))
-@example((["-display-allocation", "-genv", "A=b", "0"], [["0"]]), "openmpi5", ONE_HOST, ())
-def test_a_translated_line_is_a_fixed_point(
-    line: tuple[list[str], list[list[str]]], flavour: str, layout: Layout, prefix: tuple[str, ...]
-) -> None:
-    first = attempt(line[0], flavour, layout, prefix)
-    if first is not None:
-        files = {**FILES, **dict(first.files)}
-        second = attempt(list(first.argv), flavour, layout, prefix, files)
-        assert second is not None
-        assert second.argv == first.argv
-        assert second.files == ()
-
-
 def ranks_of(argv: Sequence[str]) -> int | None:
     """Returns how many ranks a line asks for, None when it leaves that to the launcher."""
     total = 0
@@ -178,64 +153,43 @@ def ranks_of(argv: Sequence[str]) -> int | None:
     return total or None
 
 
-@settings(deadline=None, max_examples=300)
-@given(lines(), flavours, layouts)
-def test_the_number_of_ranks_is_kept(
-    line: tuple[list[str], list[list[str]]], flavour: str, layout: Layout
+@settings(deadline=None, max_examples=examples(400))
+@given(lines(), flavours, layouts, st.sampled_from([(), PREFIX]))
+@example((["-display-allocation", "-genv", "A=b", "0"], [["0"]]), "openmpi5", ONE_HOST, ())
+def test_a_translated_line(
+    line: tuple[list[str], list[list[str]]], flavour: str, layout: Layout, prefix: tuple[str, ...]
 ) -> None:
-    result = attempt(line[0], flavour, layout)
-    if result is not None:
-        asked = ranks_of(line[0])
-        assert asked is None or ranks_of(result.argv) == asked
-
-
-@settings(deadline=None, max_examples=300)
-@given(lines(), flavours, layouts)
-def test_only_options_of_the_flavour_come_out(
-    line: tuple[list[str], list[list[str]]], flavour: str, layout: Layout
-) -> None:
-    result = attempt(line[0], flavour, layout)
-    if result is None:
+    """Its programs are untouched and prefixed once, its ranks are as many, its options are those of
+    the flavour, and it is a fixed point.
+    """
+    first = attempt(line[0], flavour, layout, prefix)
+    if first is None:
         return
+    found = parse(first.argv).contexts
+    assert [list(each.program) for each in found] == [[*prefix, *program] for program in line[1]]
+    asked = ranks_of(line[0])
+    assert asked is None or ranks_of(first.argv) == asked
     family = FLAVOURS[flavour].family
-    for context in parse(result.argv).contexts:
-        for option in context.options:
-            rule = OPTIONS[option.name].rules[flavour]
-            assert rule[0] in "=@", f"{option.spelled} is not an option of {flavour}"
-            if family == "openmpi" and len(option.spelled.lstrip("-")) > 1:
-                assert option.spelled.startswith("--")
-            if family == "hydra":
-                assert not option.spelled.startswith("--")
+    for option in (one for context in found for one in context.options):
+        rule = OPTIONS[option.name].rules[flavour]
+        assert rule[0] in "=@", f"{option.spelled} is not an option of {flavour}"
+        if family == "openmpi" and len(option.spelled.lstrip("-")) > 1:
+            assert option.spelled.startswith("--")
+        if family == "hydra":
+            assert not option.spelled.startswith("--")
+    second = attempt(list(first.argv), flavour, layout, prefix, {**FILES, **dict(first.files)})
+    assert second is not None
+    assert second.argv == first.argv
+    assert second.files == ()
 
 
+ODD = (
+    "- -- : -n -np -x -mca --hostfile -genv -s = -n= --map-by -bind-to --host , :2 -hosts "
+    "--output --help"
+)
 garbage = st.lists(
     st.one_of(
-        st.sampled_from(
-            [
-                "-",
-                "--",
-                ":",
-                "",
-                "-n",
-                "-np",
-                "--",
-                "-x",
-                "-mca",
-                "--hostfile",
-                "-genv",
-                "-s",
-                "=",
-                "-n=",
-                "--map-by",
-                "-bind-to",
-                "--host",
-                ",",
-                ":2",
-                "-hosts",
-                "--output",
-                "--help",
-            ]
-        ),
+        st.sampled_from(["", *ODD.split()]),
         st.sampled_from(sorted(OPTIONS)).map(lambda name: "--" + name),
         st.text(max_size=6),
     ),
@@ -243,7 +197,7 @@ garbage = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=examples(1000))
 @given(garbage, flavours, layouts)
 def test_garbage_is_refused_or_translated_but_never_crashes(
     line: list[str], flavour: str, layout: Layout

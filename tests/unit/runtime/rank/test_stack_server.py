@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from runs import LONG, wait_for
 from shanty.runtime import platform
-from shanty.runtime.agent.stacks import StackRequest, answer
+from shanty.runtime.diagnosis import stacks
+from shanty.runtime.diagnosis.stacks import StackRequest, answer
 from shanty.runtime.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(not platform.LINUX, reason="Linux only")
@@ -109,7 +110,10 @@ class Rank:
             time.sleep(0.002)
         return answer(self.run, 0, name) or {}
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends it; it must still have been there, and have said nothing."""
         alive = self.process.poll() is None
         self.process.kill()
@@ -131,8 +135,7 @@ def functions(answer: dict[str, Any], thread: int) -> list[str]:
 
 @pytest.mark.parametrize(("python", "what"), [("", "wait"), *((each, "work") for each in OTHERS)])
 def test_threads_that_run(tmp_path: Path, python: str, what: str) -> None:
-    rank = Rank(tmp_path, what, interpreter(python))
-    try:
+    with Rank(tmp_path, what, interpreter(python)) as rank:
         wait_for(lambda: len(rank.stacks()["threads"]) == (3 if what == "wait" else 2))
         for _ in range(REQUESTS):
             found = rank.stacks()
@@ -141,13 +144,11 @@ def test_threads_that_run(tmp_path: Path, python: str, what: str) -> None:
             assert what in functions(found, -1)
             assert functions(found, -1)[-1] == "<module>"
         assert sum(path.stat().st_size for path in rank.run.stacks.iterdir()) < 100_000
-    finally:
-        rank.end()
 
 
-def test_the_interpreter_lock_is_held(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, "keep")
-    try:
+def test_the_interpreter_lock_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_LOCKED", 0.3)
+    with Rank(tmp_path, "keep") as rank:
         wait_for(lambda: "note" in rank.stacks())
         found = rank.stacks()
         assert found["note"].startswith("only the main thread: the interpreter lock (GIL) was not")
@@ -155,43 +156,35 @@ def test_the_interpreter_lock_is_held(tmp_path: Path) -> None:
         assert found["threads"][0]["current"]
         os.kill(rank.process.pid, signal.SIGSTOP)
         wait_for(lambda: rank.stacks().get("error") == "it is stopped, as by SIGSTOP")
-    finally:
-        rank.end()
 
 
-def test_a_script_that_has_closed_all_files(tmp_path: Path) -> None:
+def test_a_script_that_has_closed_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is written would go into a file of its own."""
-    rank = Rank(tmp_path, "close_and_keep")
-    try:
+    monkeypatch.setattr(stacks, "PATIENCE", 2.0)
+    with Rank(tmp_path, "close_and_keep") as rank:
         wait_for(lambda: rank.stacks() == {})
         assert (rank.run.stacks / "rank-0.own").read_bytes() == b""
-    finally:
-        rank.end()
 
 
-def test_the_main_thread_waits_for_the_lock(tmp_path: Path) -> None:
+def test_the_main_thread_waits_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may execute Python the next moment: no signal for its stack is sent then."""
-    rank = Rank(tmp_path, "keep_in_a_thread")
-    try:
+    monkeypatch.setattr(stacks, "PATIENCE", 2.0)
+    with Rank(tmp_path, "keep_in_a_thread") as rank:
         wait_for(lambda: rank.stacks() == {})
         assert rank.run.rank_signal(0).read_bytes() == b""
-    finally:
-        rank.end()
 
 
 @pytest.mark.parametrize("python", ["", *OTHERS])
 def test_forks(tmp_path: Path, python: str) -> None:
     """Python 3.12 warns of a fork while there are other threads; the script has none."""
-    rank = Rank(tmp_path, "fork", interpreter(python))
-    try:
+    with Rank(tmp_path, "fork", interpreter(python)) as rank:
         wait_for(lambda: functions(rank.stacks(), -1) == ["fork", "<module>"])
-    finally:
-        rank.end()
 
 
 def test_a_stack_without_end(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, "deepest")
-    try:
+    with Rank(tmp_path, "deepest") as rank:
         wait_for(lambda: functions(rank.stacks(), -1) == ["sink"] * 100)
-    finally:
-        rank.end()

@@ -67,7 +67,7 @@ def test_a_docker_that_is_podman_is_podman(install: Install) -> None:
     install("podman", PODMAN)
     install("docker", AS_DOCKER)
     assert chosen() == "podman"
-    with pytest.raises(PrepareError, match="no Docker") as raised:
+    with pytest.raises(PrepareError, match="Docker not found") as raised:
         chosen("docker")
     assert "--runtime podman" in raised.value.fix
 
@@ -99,6 +99,6 @@ def test_a_container_whose_command_is_there_is_not_left(install: Install, docker
 
 def test_an_image_file_where_there_is_no_apptainer(install: Install) -> None:
     install("docker", DOCKER)
-    with pytest.raises(PrepareError, match="no Apptainer") as raised:
+    with pytest.raises(PrepareError, match="Apptainer not found") as raised:
         containers._choose(None, "/images/x.sif")
-    assert "which only it takes" in raised.value.why
+    assert "which only Apptainer takes" in raised.value.why

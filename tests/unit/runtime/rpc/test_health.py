@@ -22,10 +22,8 @@ from shanty.runtime import platform
 from shanty.runtime.mpi import parameters
 from shanty.runtime.rpc import capacity, health, reachability
 
-NAME = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
-VALUE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1).filter(
-    lambda text: '"' not in text
-)
+NAME = st.text("abcxyz_", min_size=1, max_size=12)
+VALUE = st.text([chr(code) for code in range(33, 127) if chr(code) != '"'], min_size=1)
 
 
 def unheard(_said: object) -> None:
@@ -203,25 +201,6 @@ def test_names_and_their_addresses() -> None:
     assert resolves["no.such.name.invalid"] == []
 
 
-def test_a_dead_name_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came in time is told, what did not is None."""
-    release = threading.Event()
-
-    def slow(name: str, *_args: object, **_more: object) -> list[object]:
-        if name == "slow":
-            release.wait(30)
-        return [(0, 0, 0, "", ("10.0.0.1", 0))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(health, "_NAMES", 0.2)
-    began = time.monotonic()
-    found = ask(names=["slow", "quick"])["resolves"]
-    release.set()
-    assert time.monotonic() - began < 2
-    assert isinstance(found, dict)
-    assert (found["slow"], found["quick"]) == (None, ["10.0.0.1"])
-
-
 def test_rights_of_what_sshd_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     tmp_path.chmod(0o775)
@@ -241,7 +220,7 @@ def test_the_clock_is_told_with_what_the_question_took() -> None:
 
 
 def test_many_names_are_looked_up_by_a_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those that a dead name server leaves no time for have no answer."""
+    """A dead name server is not waited for: a name that it leaves without an answer has None."""
     dead, workers = threading.Event(), set()
 
     def look_up(name: str, *_: object, **__: object) -> list[object]:
@@ -251,8 +230,9 @@ def test_many_names_are_looked_up_by_a_few_threads(monkeypatch: pytest.MonkeyPat
         return [(0, 0, 0, "", (f"of {name}", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    names = [f"h{n}" for n in range(300)]
-    found = health.Names([*names, "dead"]).answers(time.monotonic() + 2.0)
+    monkeypatch.setattr(health, "_NAMES", 0.5)
+    names = [socket.gethostname(), *(f"h{n}" for n in range(300))]
+    found = ask(names=[*names, "dead"])["resolves"]
     dead.set()
     assert found == {**{name: [f"of {name}"] for name in names}, "dead": None}
     assert len(workers) <= 16
@@ -372,26 +352,13 @@ def try_key(count: int = 1, timeout: float = 5.0) -> list[dict[str, object]]:
     return tries
 
 
-def test_a_key_that_is_tried_is_gone_at_the_end(ssh: Path, tmp_path: Path) -> None:
-    """It is in a file of the user's own, for as long as ssh needs it."""
-    seen = tmp_path / "seen"
-    ssh.write_text(
-        '#!/bin/sh\nfor word; do case "$word" in IdentityFile=*) '
-        f"ls -l $(echo ${{word#*=}} | tr -d '\"') >{seen};; esac; done; echo no >&2; exit 255\n"
-    )
-    assert try_key() == [{"code": 255, "text": "no"}]
-    mode, *_, path = seen.read_text().split()
-    assert mode.startswith("-rw-------")
-    assert not Path(path).exists()
-    assert not Path(path).parent.exists()
-
-
 def test_keys_are_tried_side_by_side_and_not_for_ever(ssh: Path) -> None:
-    ssh.write_text('#!/bin/sh\ncase "$*" in *shanty-2*) exit 0;; esac; exec sleep 30\n')
+    ssh.write_text('#!/bin/sh\ncase "$*" in *shanty-2*) echo in; exit 0;; esac; exec sleep 30\n')
     began = time.monotonic()
     found = try_key(3, timeout=1.0)
     assert time.monotonic() - began < 3
     assert [each["code"] for each in found] == [None, None, 0]
+    assert found[2]["text"] == "in"
 
 
 def test_several_hosts_are_reached_side_by_side() -> None:

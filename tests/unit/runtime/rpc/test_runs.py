@@ -11,8 +11,7 @@ import pytest
 
 from plans import plan_of
 from runs import wait_for
-from shanty.runtime import platform
-from shanty.runtime.agent import control
+from shanty.runtime import platform, run_agents
 from shanty.runtime.rpc.runs import folder_of, follow_run, heartbeat_age, sweep_runs
 from shanty.runtime.rundir import write_json
 from shanty.runtime.spec import State, Status
@@ -55,15 +54,15 @@ def test_a_run_is_led_while_its_node_agent_is_in_the_container(
     run.create()
     write_json(run.status, Status(State.RUNNING, created=1.0).to_json())
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as gone:
-        write_json(run.agents, control.agents_record(controller=gone.pid, node_agent=gone.pid))
+        write_json(run.agents, run_agents.agents_record(controller=gone.pid, node_agent=gone.pid))
     words = [sys.executable, "-c", "input()", "agent.container_lead", str(run.path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as agent:
-        wait_for(lambda: control.has_agents_here(run), 5, "the agent goes unseen")
+        wait_for(lambda: run_agents.has_agents_here(run), 5, "the agent goes unseen")
         assert sweep_runs({}, io.BytesIO(), print) == {"swept": []}
-        assert control.status_of(run).state is State.RUNNING
+        assert run_agents.status_of(run).state is State.RUNNING
         agent.kill()
     assert sweep_runs({}, io.BytesIO(), print) == {"swept": [run.path.name]}
-    assert control.status_of(run).state is State.LOST
+    assert run_agents.status_of(run).state is State.LOST
 
 
 def test_runs_that_have_ended_are_swept_without_a_look_at_all_processes(
@@ -76,5 +75,5 @@ def test_runs_that_have_ended_are_swept_without_a_look_at_all_processes(
     run.create()
     write_json(run.status, Status(State.SUCCEEDED, created=1.0, ended=2.0).to_json())
     with subprocess.Popen(["true"]) as gone:
-        write_json(run.agents, control.agents_record(controller=gone.pid, node_agent=gone.pid))
+        write_json(run.agents, run_agents.agents_record(controller=gone.pid, node_agent=gone.pid))
     assert sweep_runs({}, io.BytesIO(), print) == {"swept": []}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 from pathlib import Path
 
 import pytest
 
-from shanty.runtime import stored_tree
-from shanty.runtime.agent import store_check
-from shanty.runtime.rpc import store
+from shanty.runtime import rpc, stored_tree
+from shanty.runtime.diagnosis import store_check
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.rpc import layers, run_long, store
 
 HASH = "0123456789abcdef"
 
@@ -107,3 +110,50 @@ def test_a_failed_run_leaves_alone_what_is_the_user_s(home: Path, tmp_path: Path
         (own / stored_tree.NAME).write_text(text)
         assert store_check.damaged([str(own)]) == []
         assert (own / stored_tree.NAME).read_text() == text
+
+
+def test_a_single_file_is_kept_as_a_whole_or_not_at_all(home: Path) -> None:
+    content = b"a wheel"
+    digest = hashlib.sha256(content).hexdigest()
+    ask = {"kind": "wheels", "hash": digest, "name": "a-1-py3-none-any.whl"}
+    assert store.kept_file("wheels", digest, "a-1-py3-none-any.whl") is None
+    with pytest.raises(PrepareError, match="did not arrive as a whole"):
+        store.file_put(ask, io.BytesIO(content[:-1]), lambda _: None)
+    assert store.kept_file("wheels", digest, "a-1-py3-none-any.whl") is None
+    path = store.file_put(ask, io.BytesIO(content), lambda _: None)["path"]
+    assert store.kept_file("wheels", digest, "a-1-py3-none-any.whl") == path
+    Path(path).write_bytes(b"")  # damaged
+    assert store.kept_file("wheels", digest, "a-1-py3-none-any.whl") is None
+
+
+def test_an_image_file_is_found_in_the_store_or_at_its_own_path(home: Path, tmp_path: Path) -> None:
+    content = b"an image"
+    digest = hashlib.sha256(content).hexdigest()
+    own = tmp_path / "own.sif"
+    ask = {"hash": digest, "length": len(content), "path": str(own)}
+
+    def found() -> dict[str, object]:
+        return layers.image_file_have(ask, io.BytesIO(), lambda _: None)
+
+    assert found()["have"] is False
+    named = {"kind": "images", "hash": digest, "name": layers.IMAGE_FILE}
+    path = store.file_put(named, io.BytesIO(content), lambda _: None)["path"]
+    assert found() == {"path": path, "have": True}
+    Path(path).unlink()
+    own.write_bytes(content)
+    assert found() == {"path": str(own), "have": True}
+
+
+def test_a_program_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "_REPORT", 0.05)
+    reports: list[bool] = []
+    ends = ["sh", "-c", "echo one; echo two >&2; exit 3"]
+    assert run_long(ends, {}, 10.0, lambda: reports.append(True)) == (3, "one\ntwo\n")
+    assert reports
+    assert run_long(["sleep", "60"], {"PATH": os.environ["PATH"]}, 0.1, lambda: None)[0] is None
+
+    def gone() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run_long(["sleep", "60"], {"PATH": os.environ["PATH"]}, 10.0, gone)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from shanty.runtime.agent import control
-from shanty.runtime.agent.queued import Ending, Entry, QueuedRuns
+from shanty.runtime import run_agents, run_status
+from shanty.runtime.queued_runs import Ending, Entry, QueuedRuns
 from shanty.runtime.rundir import RunDir, write_json
-from shanty.runtime.slurm import parse, queue, submit, tools, word
+from shanty.runtime.slurm import ending_reason, parse, queue, submit, tools
 from shanty.runtime.spec import State, Status
 
 
@@ -59,7 +59,7 @@ def test_a_job_that_has_ended_without_a_word(run: RunDir) -> None:
     assert (found.state, found.exit_code) == (State.FAILED, 71)
     assert found.failure is not None
     assert "n1" in found.failure.what
-    assert control.read_status(run).state is State.FAILED
+    assert run_status.read_status(run).state is State.FAILED
 
 
 def test_what_the_controller_has_said_counts(run: RunDir) -> None:
@@ -78,7 +78,9 @@ def test_a_run_within_an_allocation_does_not_give_it_back(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(control, "ask", lambda _run, request: asked.append(request) or {"ok": True})
+    monkeypatch.setattr(
+        run_agents, "ask", lambda _run, request: asked.append(request) or {"ok": True}
+    )
     write_json(run.site, {"target": "slurm", "name": "7", "within": True})
     fake = FakeQueue({"7": Entry(False, "its nodes are there")})
     QueuedRuns(fake).cancel(run, 1.0)
@@ -143,7 +145,7 @@ WHY = [
 def test_why_slurm_ends_a_job(
     shown: dict[str, str], due: str, restarts: int, state: str, text: str
 ) -> None:
-    found = word.why(shown, LOG.format(due), "7", restarts)
+    found = ending_reason.why(shown, LOG.format(due), "7", restarts)
     assert found["state"] == state
     said = found.get("reason", "") + str(found.get("failure", ""))
     assert text in said
@@ -151,7 +153,7 @@ def test_why_slurm_ends_a_job(
 
 def test_words_about_another_job_do_not_count() -> None:
     log = LOG.format(" DUE TO PREEMPTION").replace("JOB 7", "JOB 17")
-    assert word.why({}, log, "7", 0)["state"] == "stopped"
+    assert ending_reason.why({}, log, "7", 0)["state"] == "stopped"
 
 
 # ---------------------------------------------------------------------------------- tools

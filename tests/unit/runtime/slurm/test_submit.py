@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from shanty.runtime import platform
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.rpc.slurm import slurm_submit
 from shanty.runtime.rundir import RunDir, read_json
-from shanty.runtime.slurm import submit, tools
+from shanty.runtime.slurm import first_node, submit, tools
 from shanty.runtime.spec import JobSpec, Program, Status
 
 SBATCH = """
@@ -44,7 +45,6 @@ class Slurm:
         self.tool("squeue", "cat queue 2>/dev/null || true")
         self.tool("scancel", 'echo "$1" >> cancelled; rm -f queue')
         self.tool("sinfo", "echo 'n1|main|8|32000|2|(null)|idle'")
-        self.tool("sacctmgr", "exit 1")
         self.tool("scontrol", "echo PartitionName=main Default=YES MaxTime=30")
 
     def tool(self, name: str, text: str) -> None:
@@ -104,7 +104,6 @@ def queued(run: RunDir, slurm: Slurm, job: JobSpec = JOB) -> str:
 
 def test_a_job_is_queued(run: RunDir, slurm: Slurm) -> None:
     assert queued(run, slurm) == "7"
-    assert (read_json(run.site) or {})["name"] == "7"
     assert not slurm.cancelled
 
 
@@ -130,7 +129,7 @@ def test_no_password_is_in_what_slurm_writes_down(run: RunDir, slurm: Slurm) -> 
 def test_an_interrupted_sbatch_leaves_no_job(run: RunDir, slurm: Slurm, typed: str | None) -> None:
     slurm.tool("sbatch", SBATCH + "exec sleep 60")
     with slurm.interrupted("queue"):
-        queued(run, slurm, JobSpec(JOB.command, ranks=2, slurm=typed))
+        queued(run, slurm, JobSpec(JOB.command, ranks=2, options={"slurm": typed} if typed else {}))
     assert slurm.cancelled == ["7"]
 
 
@@ -152,7 +151,7 @@ def test_a_job_that_appears_late(run: RunDir, slurm: Slurm) -> None:
 def test_an_answer_that_is_lost(
     run: RunDir, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(tools, "ask", partial(tools.ask, patience=2.0))
+    monkeypatch.setattr(tools, "ask", partial(tools.ask, patience=1.0))
     slurm.tool("sbatch", SBATCH + end)
     with pytest.raises(PrepareError, match="Slurm does not answer"):
         queued(run, slurm)
@@ -161,7 +160,7 @@ def test_an_answer_that_is_lost(
 
 def test_an_answer_that_names_no_job(run: RunDir, slurm: Slurm) -> None:
     slurm.tool("sbatch", SBATCH + "echo thanks")
-    with pytest.raises(PrepareError, match="named no number"):
+    with pytest.raises(PrepareError, match="did not return its number"):
         queued(run, slurm)
     assert slurm.cancelled == ["7"]
 
@@ -193,10 +192,23 @@ def test_a_client_that_is_gone_leaves_no_job(
         "status": Status.new(2).to_json(), "files": {},
     }  # fmt: skip
 
+    folder = tmp_path / "home/work/20261124-192142-s4hn.0"
+
     def gone(_said: Any) -> None:
+        assert (read_json(folder / "site.json") or {})["name"] == "7"
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
         slurm_submit(ask, io.BytesIO(), gone)
     assert slurm.cancelled == ["7"]
-    assert not (tmp_path / "home/work/20261124-192142-s4hn.0").exists()
+    assert not folder.exists()
+
+
+def test_a_node_without_the_python_says_so(tmp_path: Path) -> None:
+    """Whatever the path is, the shell takes it as it is."""
+    python = '/home/ann/it\'s "$(touch made)" %s `touch made`/python'
+    text = first_node.script(RunDir(tmp_path / "20261124-192142-s4hn"), [python, "boot.py"], "USR1")
+    done = subprocess.run(["/bin/sh", "-c", text], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 69
+    assert f"no Python found at {python} on " in done.stderr
+    assert not (tmp_path / "made").exists()

@@ -1,11 +1,10 @@
-"""Horovod's elastic training, as far as it is no framework's own."""
+"""The part of Horovod's elastic training that belongs to no framework."""
 
 from __future__ import annotations
 
 import pickle
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
     """As a framework's `elastic.run`; `reset` ends Horovod and starts it again."""
     form = elastic.Format(load=_load, save=pickle.dump)
     if "torch" in sys.modules:  # whose tensors may be in the state
-        form = import_module("shanty.torch.elastic").FORMAT
+        from shanty.torch.elastic import FORMAT as form  # noqa: N811
     return elastic.run_fn(func, reset, form)
 
 
@@ -29,16 +28,16 @@ def _load(path: Path) -> Any:
 
 
 class WorkerNotificationManager:
-    """Would tell of hosts that come and go. The hosts of a run stay, so it has nothing to tell."""
+    """Would report hosts that come and go. The hosts of a run stay, so it never reports any."""
 
     def init(self, *_: object, **__: object) -> None:
-        """Nothing is to be set up."""
+        """Do nothing: this needs no set-up."""
 
     def register_listener(self, listener: object) -> None:
-        """Nothing will be told to it."""
+        """Do nothing: the listener is never called."""
 
     def remove_listener(self, listener: object) -> None:
-        """Nothing was told to it."""
+        """Do nothing: the listener was never called."""
 
 
 notification_manager = WorkerNotificationManager()

@@ -1,16 +1,14 @@
 """Horovod for Keras: `import horovod.keras as hvd`."""
 
-# ruff: noqa: E402, F403 (the first of the imports says what to install)
+# ruff: noqa: F403
 
-from importlib import import_module
+from shanty.compat.absent import needs
+from shanty.compat.aliases import alias
 
-from shanty.compat.absent import load
+with needs("horovod.keras", "Keras", "keras tensorflow"):
+    from shanty import keras
+    from shanty.keras import *
+    from shanty.keras import callbacks, elastic
 
-keras = load("shanty.keras", "horovod.keras", "Keras", "keras tensorflow")
-
-from shanty.keras.api import *
-
-callbacks = import_module(f"{__name__}.callbacks")
-elastic = import_module(f"{__name__}.elastic")
-
+alias(__name__, callbacks=callbacks, elastic=elastic)
 __all__ = list(keras.__all__)

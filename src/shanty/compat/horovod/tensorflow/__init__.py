@@ -1,34 +1,44 @@
 """Horovod for TensorFlow: `import horovod.tensorflow as hvd`."""
 
-# ruff: noqa: E402, F403 (the first of the imports says what to install)
+# ruff: noqa: F401, F403
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 from typing import Any
 
-from shanty.compat.absent import load
+from shanty.compat.absent import needs
+from shanty.compat.aliases import alias
 
-tensorflow = load("shanty.tensorflow", "horovod.tensorflow", "TensorFlow", "tensorflow")
+with needs("horovod.tensorflow", "TensorFlow", "tensorflow"):
+    from shanty import tensorflow
+    from shanty.compat.horovod.common.util import check_extension, split_list
+    from shanty.tensorflow import compression, functions
+    from shanty.tensorflow.api import *
 
-from shanty.compat.horovod.common.util import check_extension as check_extension
-from shanty.compat.horovod.common.util import split_list as split_list
-from shanty.tensorflow.api import *
+from . import mpi_ops, util
+from .mpi_ops import (
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+    check_num_rank_power_of_2,
+    handle_average_backwards_compatibility,
+)
+from .util import _executing_eagerly, refs_to_vars, vars_to_refs
 
-_LATER = ("elastic", "keras", "sync_batch_norm")  # they load Keras
-_HELPERS = {
-    "mpi_ops": "_allreduce _grouped_allreduce _grouped_reducescatter _reducescatter "
-    "check_num_rank_power_of_2 handle_average_backwards_compatibility",
-    "util": "_executing_eagerly refs_to_vars vars_to_refs",
-}
-
+alias(__name__, compression=compression, functions=functions)
 __all__ = list(tensorflow.__all__)
-for _part in ("compression", "functions", "mpi_ops", "util"):
-    _module = import_module(f"{__name__}.{_part}")  # hvd.mpi_ops and its like need no import
-    globals().update({name: vars(_module)[name] for name in _HELPERS.get(_part, "").split()})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return import_module(f"{__name__}.{name}")
-    return getattr(tensorflow, name)
+    """Load what loads Keras when it is used."""
+    if name == "elastic":  # `from . import elastic` would ask again
+        from .elastic import __name__ as loaded
+    elif name == "keras":
+        from .keras import __name__ as loaded
+    elif name == "sync_batch_norm":
+        from .sync_batch_norm import __name__ as loaded
+    else:
+        return getattr(tensorflow, name)
+    return sys.modules[loaded]

@@ -1,7 +1,7 @@
 """`horovod.tensorflow.mpi_ops`: the operations and the questions about the world.
 
-Those that begin with an underscore are what libraries call: without compression, and a Sum unless
-they are told otherwise.
+Libraries call the functions that begin with an underscore: they have no compression, and compute a
+Sum by default.
 """
 
 # ruff: noqa: F403
@@ -16,13 +16,13 @@ from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
 from shanty.collectives.world import *
 from shanty.compat.horovod.common.util import num_rank_is_power_2
-from shanty.tensorflow import mpi_ops
 from shanty.tensorflow.api import cuda_built as cuda_built
 from shanty.tensorflow.api import gpu_available as gpu_available
 from shanty.tensorflow.api import init as init
-from shanty.tensorflow.mpi_ops import Tensor
-from shanty.tensorflow.ops import *
-from shanty.tensorflow.ops import Sum
+from shanty.tensorflow_ops import mpi_ops
+from shanty.tensorflow_ops.mpi_ops import Tensor
+from shanty.tensorflow_ops.ops import *
+from shanty.tensorflow_ops.ops import Sum
 
 check_num_rank_power_of_2 = num_rank_is_power_2
 handle_average_backwards_compatibility = op_of

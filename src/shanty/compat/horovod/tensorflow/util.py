@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shanty.tensorflow.installed import tf
+from shanty.tensorflow_ops.installed import tf
 
 _executing_eagerly = tf.executing_eagerly
 

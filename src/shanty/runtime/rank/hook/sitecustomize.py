@@ -28,7 +28,7 @@ def _meet_launcher(core) -> None:  # type: ignore[no-untyped-def]
 
     In a rank the shim refuses; in a run's own line it makes ranks of the launcher's processes.
     """
-    command = core.load_part("rank/command")
+    command = core.load_part("lines/command")
     found = command.launcher_of(getattr(sys, "orig_argv", None) or command.argv_of_this_process())
     if found is None:
         return
@@ -36,7 +36,7 @@ def _meet_launcher(core) -> None:  # type: ignore[no-untyped-def]
     if core.processes.number(os.environ, core.processes.RANK) is None:
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             if command.is_shim(os.path.join(folder, name)):
-                os.environ["SHANTY_LINE_PYTHON"] = sys.executable
+                os.environ[command.INTERPRETER] = sys.executable
                 os.execv(os.path.join(folder, name), [name, *words])
     elif command.starts_a_world(words, os.environ):
         rank = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

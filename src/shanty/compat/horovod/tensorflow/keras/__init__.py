@@ -2,15 +2,13 @@
 
 # ruff: noqa: F403
 
-from importlib import import_module
-
+from shanty.compat.aliases import alias
 from shanty.compat.horovod.common.util import (
     is_version_greater_equal_than as is_version_greater_equal_than,
 )
 from shanty.tensorflow import keras
 from shanty.tensorflow.keras import *
+from shanty.tensorflow.keras import callbacks, elastic
 
-callbacks = import_module(f"{__name__}.callbacks")
-elastic = import_module(f"{__name__}.elastic")
-
+alias(__name__, callbacks=callbacks, elastic=elastic)
 __all__ = list(keras.__all__)

@@ -1,10 +1,8 @@
 """Training that goes back to its last commit: `run`, `TorchState`, `ElasticSampler`."""
 
-from importlib import import_module
-
 from shanty.torch.elastic import ElasticSampler, TorchState, run, run_fn
 
-for _part in ("sampler", "state"):
-    import_module(f"{__name__}.{_part}")
+from . import sampler as sampler
+from . import state as state
 
 __all__ = ["ElasticSampler", "TorchState", "run", "run_fn"]

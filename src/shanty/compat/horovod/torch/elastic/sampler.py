@@ -1,4 +1,4 @@
-"""A sampler that goes on where it was."""
+"""A sampler that continues where it stopped."""
 
 from shanty.torch.elastic import ElasticSampler
 

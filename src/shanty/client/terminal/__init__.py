@@ -1,0 +1,1 @@
+"""The terminal's side of a run: options as click has them, output, Ctrl-C, errors, completion."""

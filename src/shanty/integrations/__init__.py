@@ -1,0 +1,1 @@
+"""Adapters to other tools and platforms, each on `client` alone."""

@@ -1,0 +1,1 @@
+"""The command line of Gradient: `shanty experiments`."""

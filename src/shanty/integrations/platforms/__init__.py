@@ -1,0 +1,1 @@
+"""What the commands of other platforms have in common: flags, their files, the job of them."""

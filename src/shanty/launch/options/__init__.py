@@ -1,0 +1,1 @@
+"""The options that targets declare: data, from which all front ends make theirs."""

@@ -1,0 +1,224 @@
+"""Decides how a run ends: who is to blame, what explains it, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any, Dict, Mapping, Optional
+
+from shanty.runtime import foreign_variables
+from shanty.runtime.controller.queue_ending import ended_by_term
+from shanty.runtime.diagnosis.mpi_abort import abort
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.diagnosis.root_cause import TOP, Verdict, at_end, explained
+from shanty.runtime.errors import STOPPED_EXIT, LaunchError, WorldError
+from shanty.runtime.logfile import last_lines
+from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.plan import Plan
+from shanty.runtime.rundir import RunDir, read_json
+from shanty.runtime.spec import Failure, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.diagnosis.link_check import LinkCheck
+    from shanty.runtime.diagnosis.store_check import StoreCheck
+
+_EXPLAINED = (WorldError.exit_code, 128 + signal.SIGTERM)  # perhaps by the launcher's last words
+_LAST_LINES = 30
+_LAUNCHER_LINES = 60  # a launcher explains at length
+
+
+class Outcome:
+    """How a run ends, as far as that is known. The first cause counts."""
+
+    def __init__(self, run: RunDir, plan: Plan) -> None:
+        self._run = run
+        self._plan = plan
+        self._code: Optional[int] = None
+        self._called_off = False  # a user who stops the run does not want another attempt
+        self._launcher_hung = False
+        self._error = ""  # why the launcher could not be started
+        self.failure: Optional[Failure] = None  # the cause so far
+        self.stopped = False  # before it failed
+        self.worlds: Dict[str, Failure] = {}  # why each of those that have ended did so
+        # Of the hosts that are ready for ranks: the settings of MPIs from before the run.
+        self.settings: Dict[str, Mapping[str, str]] = {}
+        self.launcher: Optional[int] = None  # its exit code, once it has ended
+
+    # ------------------------------------------------------------------ what becomes known
+
+    def launcher_ended(self, code: int, error: str) -> None:
+        """Note that the launcher ended, or could not be started."""
+        self.launcher, self._error = code, error
+
+    def launcher_hung(self, world: str) -> None:
+        """Note that the launcher of a world outlived its ranks and was ended."""
+        self._launcher_hung = world == TOP
+
+    def world_ended(
+        self, name: str, world: MpiWorld, failure: Failure, links: Optional[LinkCheck]
+    ) -> Failure:
+        """Note the failure for which a world ends; return it with all details."""
+        code = world.exit_code(failure)
+        failure = self.worlds[name] = self._of_rank(failure, world, links)
+        if self.failure is None:
+            self.failure, self._code = failure, code
+        return failure
+
+    def condemn(self, verdict: Verdict) -> Optional[Failure]:
+        """Note a verdict on the whole run; return its failure unless an earlier cause is known."""
+        if self.failure is not None or self.stopped:
+            return None
+        self.failure, self._code = verdict.failure, verdict.code
+        if verdict.quotes_launcher:
+            self.failure = self._with_launcher_lines(self.failure)
+        return self.failure
+
+    def agents_lost(self, failure: Failure) -> None:
+        """Note that the node agent of the lead host is gone, which ends the run."""
+        self.failure = self.failure or failure
+        self._code = self._code or LaunchError.exit_code
+
+    def stop(self) -> bool:
+        """Note that the run is stopped; return False where it had failed or was stopped before."""
+        self._called_off = True
+        new = self.failure is None and not self.stopped
+        self.stopped = self.stopped or new
+        return new
+
+    def no_other_attempt(self, why: str) -> None:
+        """Note why another attempt, which might succeed, cannot be made."""
+        assert self.failure is not None
+        more = f"; another attempt is not possible: {why}"
+        self.failure = replace(self.failure, why=self.failure.why + more)
+
+    # ------------------------------------------------------------------ what follows from it
+
+    @property
+    def is_open(self) -> bool:
+        """True while the run has neither an exit code nor been stopped."""
+        return self._code is None and not self.stopped
+
+    def needs_launchers_words(self) -> bool:
+        """Return True where the launcher may still print why the ranks failed."""
+        return self._code in _EXPLAINED
+
+    def may_be_damage(self) -> bool:
+        """Return True where damage to shanty's files on the hosts would explain the end."""
+        if self.stopped or (self.failure is None and self.launcher == 0):
+            return False
+        from shanty.runtime.diagnosis.store_check import explains
+
+        return self.failure is None or explains(self.failure, self._code or 0)
+
+    def may_try_again(self, *, folder_lost: bool) -> bool:
+        """Return False where another attempt is already ruled out."""
+        if not self._plan.may_try_again or self._called_off:
+            return False
+        unclear = self.failure is None and self.launcher != 0
+        return unclear or self._is_launchs_fault(folder_lost)
+
+    def wants_another_attempt(self, *, folder_lost: bool) -> bool:
+        """Return True where another attempt may succeed, now that the outcome is known."""
+        return not self._called_off and self._is_launchs_fault(folder_lost)
+
+    def _is_launchs_fault(self, folder_lost: bool) -> bool:
+        """Return True when a host was lost or the launcher failed: a script's bug would recur."""
+        failed = self.failure is not None and self.failure.rank is None
+        return failed and self._code == LaunchError.exit_code and not folder_lost
+
+    def forgive(self) -> bool:
+        """Drop a world's failure where the user's own command succeeded; return True if it did."""
+        forgiven = self._plan.raw and self._launchers_end() == 0 and self._failed_with_world()
+        if forgiven:
+            self.failure = self._code = None
+        return forgiven
+
+    def conclude(
+        self,
+        worlds: Mapping[str, MpiWorld],
+        links: Optional[LinkCheck],
+        store: Optional[StoreCheck],
+    ) -> None:
+        """Decide why the run failed, if it did."""
+        open_end = self._code is None or self._failed_with_world()
+        if self.is_open:
+            self._judge_end(worlds, links)
+        found = abort(self._run, worlds, self.failure) if open_end else None
+        if not self.stopped and found is not None:
+            self.failure, self._code = self.with_lines(found.failure), found.code
+        if self.failure is not None and store is not None:
+            self.failure = store.explained(self.failure)
+
+    def status_changes(self, answer: Mapping[str, Any], times: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the changes of the status; `answer` is that of a queue which ended the run."""
+        if answer and (self.stopped or ended_by_term(self.failure, self._code)):
+            return {**answer, **(times if answer["state"].final else {})}
+        if self.stopped:
+            return {"state": State.STOPPED, "exit_code": STOPPED_EXIT, "failure": None, **times}
+        state = State.SUCCEEDED if self.failure is None else State.FAILED
+        return {"state": state, "exit_code": self._code or 0, "failure": self.failure, **times}
+
+    def _failed_with_world(self) -> bool:
+        return self.failure in self.worlds.values()
+
+    def _launchers_end(self) -> Optional[int]:
+        return 0 if self._launcher_hung else self.launcher
+
+    def _judge_end(self, worlds: Mapping[str, MpiWorld], links: Optional[LinkCheck]) -> None:
+        """Decide whether all is well where the launcher ended and no rank is to blame so far.
+
+        A user's own line that ends with 0 may have handled a failure; a launcher of ours that
+        ends with 0 has only missed it.
+        """
+        launcher = self._launchers_end()
+        for world in worlds.values():
+            settled = bool(launcher) or not self._plan.raw
+            failure = world.verdict(time.monotonic() + 3600) if settled else world.mismatch
+            if failure is None and launcher and world.early_leavers():
+                failure = world.left_early(world.early_leavers()[0])
+            if failure is not None:
+                self.failure = self._of_rank(failure, world, links)
+                self._code = world.exit_code(failure)
+                return
+        verdict = at_end(self._plan, worlds, launcher, self._error)
+        if verdict is not None:
+            self.failure = self._with_launcher_lines(verdict.failure)
+            if launcher and not any(world.joined for world in worlds.values()):
+                self.failure = self._with_settings(self.failure)
+            self._code = verdict.code
+
+    # ------------------------------------------------------------------ what explains a failure
+
+    def _of_rank(self, failure: Failure, world: MpiWorld, links: Optional[LinkCheck]) -> Failure:
+        """Add what else is known of the rank to blame."""
+        found = self.with_lines(failure if links is None else links.explain(failure))
+        return self._with_settings(found) if world.failed_in_init(failure) else found
+
+    def with_lines(self, failure: Failure) -> Failure:
+        """Add the last lines of the rank to blame, if there is one."""
+        if failure.rank is None:
+            return failure
+        log = self._run.rank_log(failure.rank)
+        return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+
+    def _with_settings(self, failure: Failure) -> Failure:
+        """Name the settings of MPIs that the user has made."""
+        from shanty.runtime.diagnosis.user_settings import with_settings
+
+        asked = (read_json(self._run.job) or {}).get("env", {})
+        return with_settings(failure, self._plan, asked, os.environ)
+
+    def _with_launcher_lines(self, failure: Failure) -> Failure:
+        if self._plan.workers:  # on this machine, the user has set them himself
+            why = filter(None, [failure.why, foreign_variables.told(self.settings)])
+            failure = replace(failure, why="; ".join(why))
+        log = self._run.launcher_log
+        if not log.exists():
+            return failure
+        lines = last_lines(str(log), _LAUNCHER_LINES)
+        no_slots = FLAVOURS[self._plan.lead.mpi["flavour"]].no_slots
+        found = explained(failure, lines, no_slots)
+        return replace(found, lines=tuple(lines[-_LAST_LINES:]), log=str(log))

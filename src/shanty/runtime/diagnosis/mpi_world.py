@@ -1,0 +1,427 @@
+"""Decides about one MPI world by the reports of its ranks. Pure: it gets reports and the time."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from shanty.runtime.errors import WorldError
+from shanty.runtime.messages import Report
+from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.rank.reports import UNSPAWNED, UNWRITABLE
+from shanty.runtime.spec import MEMORY, Failure
+
+SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
+FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
+LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
+_PROBING = ("lightning", "lightning_fabric", "pytorch_lightning")  # they ask MPI for its size only
+_SHOWN = 3  # ranks, and logged numbers, that are named
+UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
+
+
+@dataclass
+class Rank:
+    """The state of one rank; times are the controller's clock in seconds."""
+
+    rank: int
+    host: str = ""
+    started: float = 0.0
+    joined: Optional[float] = None
+    plain: bool = False
+    library: str = ""
+    library_flavour: str = ""
+    seen: float = 0.0  # when its library was
+    loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
+    probed: bool = False  # it joined for a package that only looks whether there is an MPI
+    finalized: bool = False
+    spawning: bool = False  # it has asked MPI for processes of its own
+    ended: Optional[float] = None
+    code: Optional[int] = None
+    why: str = ""
+    fix: str = ""
+    failed: Optional[float] = None
+    oom: bool = False
+
+    @property
+    def at_fault(self) -> bool:
+        """True when the rank itself went wrong: it raised, or ended with something but 0."""
+        return self.failed is not None
+
+
+class MpiWorld:
+    """The ranks that one launcher started."""
+
+    def __init__(self, expected: Optional[int], launcher: Installation) -> None:
+        self.expected = expected
+        self.launcher = launcher
+        self.ranks: Dict[int, Rank] = {}
+        self.mismatch: Optional[Failure] = None
+        self.began: Optional[float] = None  # when its first rank spoke
+        self._over_since: Optional[float] = None  # when its last rank ended
+        self.trainings: List[Report] = []  # of the ranks' first steps
+        self.training_since = 0.0
+        # Numbers that are logged, with "NaN" or the like: at which step each rank had it first.
+        self.not_finite: Dict[Tuple[str, str], Dict[int, str]] = {}
+        self._awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
+        self._first_failure: Optional[float] = None
+        self._known_since = 0.0  # when that was reported
+
+    def report(self, report: Report, now: float) -> bool:
+        """Take one report of a rank; True for the first report of a failure."""
+        well = self._first_failure is None
+        number, event = report.rank, report.event
+        self.began = self.began or now
+        if event in _LIBRARY and self.expected is not None and number >= self.expected:
+            return False  # its number is that of a world that MPI_Comm_spawn made
+        rank = self.ranks.setdefault(number, Rank(number))
+        rank.host = report.text("host") or rank.host
+        if event in ("started", "joined"):
+            rank.started = rank.started or now
+            if self.expected is None:
+                self.expected = report.whole("size")
+        if event == "started":
+            self._check_size(rank, report)
+        elif event == "joined":
+            self._joined(rank, report, now)
+        elif event in _LIBRARY:
+            # A Python rank reports when it joins: a mapped libmpi proves nothing.
+            rank.loaded_only = rank.loaded_only or event != "mapped"
+            rank.library, rank.seen = report.text("path"), rank.seen or now
+            rank.library_flavour = report.text("flavour")
+        elif event == "alone" and not self.mismatch:
+            self.mismatch = self._alone(rank, report)
+        elif event == "plain":
+            rank.plain = True
+        elif event == "training":
+            self.training_since = self.training_since or now
+            self.trainings.append(report)
+        elif event == "not-finite":
+            found = self.not_finite.setdefault((report.text("name"), report.text("value")), {})
+            found.setdefault(number, report.text("place"))
+        elif event == "crashed":
+            rank.why = rank.why or report.text("where")
+        elif event == "spawning":
+            rank.spawning = True
+        elif event == "finalized":
+            rank.finalized = True
+        elif event == "failed":
+            rank.code, rank.why = report.whole("code"), report.text("why")
+            rank.fix = report.text("fix")
+            self._fault(rank, report.number("at", now))
+        elif event == "exited":
+            rank.ended = report.number("at", now)
+            self._over_since = now if self._all_ended() else None
+            rank.oom = report.flag("oom")
+            if not rank.at_fault:
+                rank.code, rank.why = report.whole("code"), report.text("why", rank.why)
+                rank.fix = report.text("fix", rank.fix)
+                if rank.code != 0:
+                    self._fault(rank, report.number("at", now))
+        if not well or self._first_failure is None:
+            return False
+        self._known_since = now
+        return True
+
+    def _fault(self, rank: Rank, now: float) -> None:
+        rank.failed = now
+        if self._first_failure is None:
+            self._first_failure = now
+
+    def _check_size(self, rank: Rank, report: Report) -> None:
+        size = report.whole("size")
+        if self.expected is not None and size != self.expected and not self.mismatch:
+            self.mismatch = Failure(
+                f"rank {rank.rank} was started in a world of {size}, not of {self.expected}",
+                f"the launcher is {_named(self.launcher)}",
+                "leave the number of ranks to shanty (-n), or to the launcher alone",
+                rank.rank,
+                rank.host,
+            )
+
+    def _joined(self, rank: Rank, report: Report, now: float) -> None:
+        rank.joined, rank.probed = now, report.text("user") in _PROBING
+        flavour, version = identify_library(report.text("library")) or ("", "")
+        rank.library, rank.library_flavour = report.text("path"), flavour
+        size, number = report.whole("mpi_size"), report.whole("mpi_rank")
+        wanted = self.expected if self.expected is not None else size
+        if (size != wanted or number != rank.rank) and not self.mismatch:
+            alone = "a world of its own" if size == 1 else f"a world of {size}"
+            title = FLAVOURS[flavour].title if flavour in FLAVOURS else report.text("library")
+            self.mismatch = self._mixed(
+                f"rank {rank.rank} of {wanted} joined {alone} as rank {number}",
+                rank,
+                f"{title} {version}".strip(),
+            )
+
+    def _alone(self, rank: Rank, report: Report) -> Failure:
+        return Failure(
+            f"rank {rank.rank} of {self.expected} would have been alone",
+            f"{report.text('why')}, and the launcher is {_named(self.launcher)}",
+            report.text("fix"),
+            rank.rank,
+            rank.host,
+        )
+
+    def _mixed(self, what: str, rank: Rank, library: str) -> Failure:
+        return Failure(
+            what,
+            f"the launcher is {_named(self.launcher)}, "
+            f"but the program loaded {library or 'another MPI'} ({rank.library or 'unknown path'})",
+            "use one MPI for both: `shanty run --mpi FLAVOUR` chooses the launcher and, for "
+            "mpi4py, the library; a compiled program must be built with that MPI's mpicc, and "
+            "MPI4PY_LIBMPI must not name another one",
+            rank.rank,
+            rank.host,
+        )
+
+    def await_flush(self, hosts: Iterable[str]) -> None:
+        """Delay the verdict until these hosts have passed on all earlier reports of their ranks."""
+        self._awaited = set(hosts)
+
+    def flushed(self, host: str) -> None:
+        """Note that a host has passed on all earlier reports of its ranks."""
+        self._awaited.discard(host)
+
+    @property
+    def is_over(self) -> bool:
+        """True when its last rank has ended."""
+        return self._over_since is not None
+
+    def is_outlived(self, now: float, seconds: float) -> bool:
+        """Return True when its last rank ended more than `seconds` ago; only once."""
+        if self._over_since is None or now <= self._over_since + seconds:
+            return False
+        self._over_since = None
+        return True
+
+    def not_finite_text(self) -> str:
+        """Which logged numbers have become NaN or infinite, on which rank first; "" for none."""
+        texts = []
+        for (name, value), ranks in self.not_finite.items():
+            first, *others = sorted(ranks.items(), key=lambda each: _natural(each[1]))
+            text = f"{name} became {value} on rank {first[0]} at {first[1]}"
+            if others:
+                more = f" and {len(others) - _SHOWN} more ranks" if len(others) > _SHOWN else ""
+                shown = (f"on rank {rank} at {at}" for rank, at in others[:_SHOWN])
+                text += f", then {', '.join(shown)}{more}"
+            texts.append(text)
+        more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        return "; ".join(texts[:_SHOWN]) + more
+
+    @property
+    def up(self) -> int:
+        """The number of ranks that have started."""
+        return sum(1 for rank in self.ranks.values() if rank.started)
+
+    @property
+    def running(self) -> List[int]:
+        """The ranks that have started and have not ended."""
+        return sorted(r.rank for r in self.ranks.values() if r.started and r.ended is None)
+
+    @property
+    def deserted(self) -> bool:
+        """True when every rank that has started has ended."""
+        return bool(self.ranks) and not self.running
+
+    @property
+    def joined(self) -> int:
+        """The number of ranks that MPI, or the library they have mapped, shows in the world."""
+        return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
+
+    @property
+    def united(self) -> bool:
+        """True when a rank has joined the world to do something there."""
+        return any(self._is_joined(rank) and not rank.probed for rank in self.ranks.values())
+
+    def _is_joined(self, rank: Rank) -> bool:
+        return rank.joined is not None or (self._fits(rank) and not rank.loaded_only)
+
+    def _fits(self, rank: Rank) -> bool:
+        """True when this launcher starts programs of the mapped library."""
+        return bool(rank.library) and starts(self.launcher.flavour, rank.library_flavour)
+
+    @property
+    def complete(self) -> bool:
+        """True when every rank is up, and joined or no MPI program."""
+        return (
+            self.expected is not None
+            and self.up == self.expected
+            and all(self._is_joined(rank) or rank.plain for rank in self.ranks.values())
+        )
+
+    def verdict(self, now: float) -> Optional[Failure]:
+        """The first cause for which this world has to end; None while it is well."""
+        if self._first_failure is not None:
+            if now < self._settled_by() and not self._all_ended():
+                return None
+            culprit = self._culprit()
+            leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
+            if culprit.code in LAUNCHERS_DOING and leavers:
+                return self.left_early(leavers[0])
+            return self._blame(culprit)
+        if self.mismatch:
+            return self.mismatch
+        for rank in self.ranks.values():
+            if self._stranger(rank) and now > rank.seen + UNJOINED and rank.ended is None:
+                return self._mixed(
+                    f"rank {rank.rank} did not join the world of {self.expected}",
+                    rank,
+                    _title(rank.library_flavour),
+                )
+            early = rank.ended is not None and rank.code == 0 and self._left(rank)
+            if early and now > (rank.ended or now) + LEFT_EARLY and not self._all_ended():
+                return self.left_early(rank)
+        return None
+
+    def _settled_by(self) -> float:
+        """The time from which it counts as known which rank failed first."""
+        if self._awaited:
+            return self._known_since + FLUSH
+        return (self._first_failure or 0.0) + SETTLE
+
+    def waiting_in_init(self) -> List[int]:
+        """The ranks that have loaded their MPI and have not come through MPI_Init."""
+        return [
+            rank.rank
+            for rank in self.ranks.values()
+            if rank.loaded_only and rank.joined is None and rank.ended is None
+        ]
+
+    def deadline(self) -> Optional[float]:
+        """The time at which `verdict` may change without a report; None when it cannot."""
+        times: List[float] = []
+        if self._first_failure is not None:
+            times.append(self._settled_by())
+        for rank in self.ranks.values():
+            if self._stranger(rank) and rank.ended is None:
+                times.append(rank.seen + UNJOINED + 0.01)
+            if rank.ended is not None and self._left(rank):
+                times.append(rank.ended + LEFT_EARLY + 0.01)
+        return min(times) if times else None
+
+    def _stranger(self, rank: Rank) -> bool:
+        return bool(rank.library) and rank.joined is None and not self._fits(rank)
+
+    def _left(self, rank: Rank) -> bool:
+        """True when the rank was in MPI as mpi4py saw it, and never finalised."""
+        return rank.joined is not None and not rank.finalized
+
+    def _all_ended(self) -> bool:
+        return all(rank.ended is not None for rank in self.ranks.values()) and self.up == (
+            self.expected or 0
+        )
+
+    def failed_in_init(self, failure: Failure) -> bool:
+        """True where the rank to blame has loaded its MPI and not joined the world."""
+        rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
+        return rank is not None and bool(rank.library) and rank.joined is None and not rank.oom
+
+    def early_leavers(self) -> Sequence[Rank]:
+        """The ranks that ended with 0 without MPI_Finalize."""
+        return [r for r in self.ranks.values() if r.ended and r.code == 0 and self._left(r)]
+
+    def left_early(self, rank: Rank) -> Failure:
+        """Return the failure of a rank that ended without MPI_Finalize."""
+        return Failure(
+            f"rank {rank.rank} on {rank.host} ended with exit code 0 without MPI_Finalize",
+            "the other ranks wait for it indefinitely",
+            "let every rank reach the end of the script; os._exit(), os.execv() and MPI_Abort with "
+            "code 0 skip MPI_Finalize",
+            rank.rank,
+            rank.host,
+        )
+
+    def _culprit(self) -> Rank:
+        """Return the rank that failed first; a launcher's SIGTERM is a consequence, not the cause.
+
+        The kernel closes the connections of a rank that ran out of memory before its end is seen:
+        other ranks may end because of that, without a reason of their own, a moment earlier.
+        """
+        failed = [rank for rank in self.ranks.values() if rank.at_fault]
+        if any(rank.oom for rank in failed):
+            failed = [rank for rank in failed if rank.oom or rank.why]
+        return min(failed, key=lambda r: (r.code in LAUNCHERS_DOING, r.failed))
+
+    def _blame(self, rank: Rank) -> Failure:
+        code = rank.code or 0
+        where = f"rank {rank.rank} on {rank.host}"
+        if self._stranger(rank):
+            return self._mixed(
+                f"{where} ended before it joined the world of {self.expected}",
+                rank,
+                _title(rank.library_flavour),
+            )
+        if code < 0:
+            name = signal_name(-code)
+            meaning = _MEANINGS.get(name, "")
+            what = f"{where} was ended by {name}" + (f" ({meaning})" if meaning else "")
+            why, fix = rank.why, ""
+            if rank.spawning:
+                why, fix = why or "it started processes by MPI_Comm_spawn", self._spawning()
+            if rank.oom:
+                what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
+                why = "this host ran out of memory while the rank ran"
+                fix = "use less memory a rank, fewer ranks a host, or a host with more memory"
+                fix += " (pods get what --memory-per-rank says)"
+            cause = MEMORY if rank.oom else ""
+            return Failure(what, why, fix, rank.rank, rank.host, name, cause=cause)
+        if rank.why.startswith(UNWRITABLE):
+            fix = "free some space, or point SHANTY_HOME at another disk"
+            return Failure(f"{where} was ended: {rank.why}", "", fix, rank.rank, rank.host)
+        if rank.why.startswith("cannot run "):
+            return Failure(f"{where}: {rank.why}", "", rank.fix, rank.rank, rank.host)
+        fix = self._spawning() if rank.why.startswith(UNSPAWNED) else rank.fix
+        return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
+
+    def _spawning(self) -> str:
+        """The advice for a rank that cannot start processes by MPI."""
+        needs = FLAVOURS[self.launcher.flavour].to_spawn
+        return _SPAWN_LESS + (f", or let it start some by {needs}" if needs else "")
+
+    def exit_code(self, failure: Failure) -> int:
+        """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
+        rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
+        code = rank.code if rank is not None and not self._stranger(rank) else None
+        if failure is self.mismatch or not code:
+            return WorldError.exit_code
+        return code if code >= 0 else 128 - code
+
+
+def _natural(at: str) -> float:
+    """The number in "step 12"."""
+    try:
+        return float(at.split()[1])
+    except (ValueError, IndexError):
+        return 0.0
+
+
+_LIBRARY = ("mapped", "loading", "linked")  # events about the libmpi of a process
+_SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
+LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
+_MEANINGS = {
+    "SIGSEGV": "it touched memory that is not its own",
+    "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
+    "SIGKILL": "someone, or the kernel, killed it",
+    "SIGABRT": "it gave up, often after an error of MPI or of a library",
+    "SIGILL": "it was built for another processor",
+    "SIGFPE": "an integer was divided by zero",
+}
+
+
+def signal_name(number: int) -> str:
+    """SIGSEGV for 11, and so on."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _title(flavour: str) -> str:
+    return FLAVOURS[flavour].title if flavour in FLAVOURS else "another MPI"
+
+
+def _named(installation: Installation) -> str:
+    title = _title(installation.flavour)
+    return f"{title} {installation.version} ({installation.launcher})"

@@ -1,0 +1,270 @@
+"""Notices, on behalf of the controller, that a run makes no progress, and writes down why.
+
+While no rank shows a sign of life (output, logged numbers, progress), the node agents watch whether
+the ranks move (`progress_sampler`); `stall_verdict` decides. A stall is reported once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+from shanty.runtime.diagnosis.root_cause import Verdict
+from shanty.runtime.diagnosis.run_view import Actions, RunView
+from shanty.runtime.diagnosis.stall_verdict import Stall, Standing, judge
+from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.messages import HostLoad, LinkPorts, LinkResults, Moves, RankState, Watch
+from shanty.runtime.plan import Plan
+from shanty.runtime.rundir import RunDir, append_line
+from shanty.runtime.spec import Failure, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.diagnosis.link_check import LinkCheck, LinkFault
+
+_QUIET = 6.0  # the node agents begin to watch after this part of the bound
+_LOOKS = 12.0  # looks in the time of the bound
+_EARLY = 6.0  # after this part of the bound in one call of MPI, the hosts' links are tried
+_FRESH = 15.0  # seconds for which the result of a check of the links holds
+_RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
+_SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
+
+
+class Look(NamedTuple):
+    """What a node agent saw, and when its message came."""
+
+    moves: Moves
+    heard: float
+
+
+class StallDetector:
+    """The watch over one run."""
+
+    def __init__(self, run: RunDir, plan: Plan, actions: Actions) -> None:
+        self._run = run
+        self._nodes = plan.attempt.nodes
+        self._actions = actions
+        self._after: float = plan.limits.stall_after  # 0: the detector is off
+        self._stops = plan.limits.on_stall == "stop"
+        self._pause = min(max(self._after / _LOOKS, _SHORTEST), _LONGEST)
+        self._next = 0.0
+        self._sign: Tuple[float, ...] = ()  # what changes with every sign of life
+        self._quiet_since = time.monotonic()
+        self._watch_since: Optional[float] = None
+        self._told = False
+        self._several = bool(plan.workers)
+        self._check: Optional[LinkCheck] = None  # under way
+        self._checks = 0
+        self._checked: Optional[float] = None  # when the last one of this watch was over
+        self._fault: Optional[LinkFault] = None  # that it found
+        self._probes: List[Tuple[float, Mapping[str, int]]] = []  # when over, bytes by host
+        self._not_before = self._between = 0.0  # when to ask again for stacks that proved no stall
+        self._looks: Dict[str, Look] = {}  # by host, the newest
+
+    def tick(self, view: RunView, now: float) -> None:
+        """Does what is due by the clock."""
+        if self._check is not None:
+            self._check.tick(now)
+            if self._check.over:
+                self._probes.append((now, self._check.moved))
+                self._fault, self._checked, self._check = self._check.fault, now, None
+                self._next = now
+        if not self._after or now < self._next:
+            return
+        self._next = now + self._pause
+        if view.state is not State.RUNNING or view.ending:
+            self._end_watch()
+            self._quiet_since = now
+            return
+        sign = self._signs_of_life()
+        if sign != self._sign:
+            self._sign, self._quiet_since = sign, now
+            self._end_watch()
+            self._over()
+        elif self._watch_since is None and now > self._quiet_since + self._after / _QUIET:
+            self._watch_since, self._between = now, self._after / 2
+            self._not_before = 0.0
+            self._actions.tell(Watch(self._pause, self._after))
+        elif self._watch_since is not None and now > self._watch_since + self._after:
+            self._judge(view, now)
+        elif self._watch_since is not None and self._several and not (self._told or self._stops):
+            self._judge_links(view, now)
+
+    def hear(self, host: str, moves: Moves) -> None:
+        """Takes what a node agent saw."""
+        ranks = tuple([state._replace(host=host) for state in moves.ranks])
+        self._looks[host] = Look(moves._replace(ranks=ranks), time.monotonic())
+
+    def forget_looks(self) -> None:
+        """Forgets what the node agents have seen so far."""
+        self._looks.clear()
+
+    def newest_states(self) -> List[RankState]:
+        """Returns each rank as its node agent saw it last."""
+        return [state for look in self._looks.values() for state in look.moves.ranks]
+
+    def hear_links(self, host: str, message: Union[LinkPorts, LinkResults]) -> None:
+        """Takes what a node agent found of the links."""
+        if self._check is not None:
+            self._check.hear(host, message)
+
+    def _signs_of_life(self) -> Tuple[float, ...]:
+        run = self._run
+        found: List[float] = []
+        for path in (*run.rank_logs().values(), run.launcher_log, run.metrics, run.progress):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                found += [status.st_size, status.st_mtime]
+        return tuple(found)
+
+    def _end_watch(self) -> None:
+        if self._watch_since is not None:
+            self._watch_since = None
+            self._actions.tell(Watch(None))
+            if self._check is not None:  # its result is about a time that is over
+                self._check.end()
+            self._check = self._checked = self._fault = None
+            self._probes.clear()
+            self._looks.clear()
+
+    def _over(self) -> None:
+        if self._told:
+            self._told = False
+            self._actions.stalled(None)
+
+    def _suspects(self, view: RunView, after: float) -> List[str]:
+        """Returns the worlds in which some rank has been in one place for so many seconds."""
+        return [
+            world
+            for world in view.worlds
+            if any(_longest_wait(rank) >= after for rank in self._ranks(world))
+        ]
+
+    def _judge_links(self, view: RunView, now: float) -> None:
+        """Reports before the bound that hosts do not reach each other: waiting will not help."""
+        after = self._after / _EARLY
+        if self._check is not None or (self._checked is not None and self._fault is None):
+            return
+        for world in self._suspects(view, after):
+            if self._checked is None:
+                self._begin_check(now)
+                return
+            found = self._find(view, world, [], after)
+            if found is not None:
+                answers = self._actions.ask_stacks()
+                self._tell(self._find(view, world, answers, after) or found, world, answers)
+                return
+
+    def _begin_check(self, now: float) -> None:
+        from shanty.runtime.diagnosis.link_check import LinkCheck  # rarely needed
+
+        self._checks += 1
+        self._check = LinkCheck(self._nodes, self._checks, now, self._actions.tell_host)
+
+    def _links_are_known(self, now: float) -> bool:
+        """True once a recent check has shown whether hosts reach each other."""
+        if not self._several:
+            return True
+        if self._check is None and (self._checked is None or now > self._checked + _FRESH):
+            self._begin_check(now)
+        return self._check is None
+
+    def _judge(self, view: RunView, now: float) -> None:
+        """Decides whether the run is stalled by now, or is no longer."""
+        # Some rank has been in one place for the bound: a closer look is worth the effort.
+        suspects = self._suspects(view, self._after)
+        if self._told:
+            if self._looks and not suspects:
+                self._over()
+            return
+        for world in suspects:
+            sure = self._find(view, world, [], self._after) is not None
+            if sure or now >= self._not_before:
+                if not self._links_are_known(now):
+                    return
+                self._not_before = now + self._between
+                self._between = min(2 * self._between, _RARELY * self._after)
+                answers = self._actions.ask_stacks()
+                found = self._find(view, world, answers, self._after)
+                if found is not None and not self._actions.view().ending:
+                    self._tell(found, world, answers)
+                    return
+
+    def _ranks(self, world: str) -> List[RankState]:
+        return [state for state in self.newest_states() if state.world == world]
+
+    def _find(
+        self, view: RunView, world: str, answers: List[Dict[str, Any]], after: float
+    ) -> Optional[Stall]:
+        """Returns the stall of a world after `after` seconds; None without one."""
+        ranks, known = self._ranks(world), view.worlds[world]
+        threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
+        ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
+        loads = {host: look.moves.load for host, look in self._looks.items()}
+        probed = {host: self._probed(host, look) for host, look in self._looks.items()}
+        many = Counter(state.host for state in ranks)
+        standings = [
+            Standing(
+                state,
+                threads.get(state.rank, ()),
+                min(1.0, loads[state.host].cores / many[state.host]),
+            )
+            for state in ranks
+            if state.rank not in ended
+        ]
+        if len(standings) + len(ended) < (known.expected or 0):
+            return None  # a node agent has not yet said how its ranks are
+        return judge(standings, ended, loads, after, self._fault, probed)
+
+    def _probed(self, host: str, look: Look) -> int:
+        """Returns how many bytes of a look our own checks have moved."""
+        since = look.heard - look.moves.load.seconds
+        return sum(moved.get(host, 0) for over, moved in self._probes if over > since)
+
+    def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
+        """Writes the report down; ends the run if that is asked for."""
+        self._told = True
+        now = time.monotonic()
+        at = {rank: place for place, rank in enumerate(stall.order)}
+        report = {
+            "time": time.time(),
+            "quiet": round(now - self._quiet_since, 1),
+            "what": stall.what,
+            "fix": stall.fix,
+            "odd": list(stall.stragglers),
+            "host": stall.host,
+            "stops": self._stops,
+            "stacks": sorted(answers, key=lambda a: at.get(a["rank"], len(at))),
+            "ranks": [_rank_json(state) for state in self._ranks(world)],
+            "hosts": [
+                {"name": host, "silent": round(now - look.heard, 1), **_load_json(look.moves.load)}
+                for host, look in self._looks.items()
+            ],
+        }
+        with contextlib.suppress(OSError):
+            append_line(self._run.stalls, report)
+        self._actions.event("stall", what=stall.what, odd=report["odd"], host=stall.host)
+        verdict = None
+        if self._stops:
+            first = next(iter(stall.stragglers), None)
+            failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
+            verdict = Verdict(failure, STALL_EXIT)
+        self._actions.stalled(time.time() - (now - self._quiet_since), verdict)
+
+
+def _longest_wait(state: RankState) -> float:
+    """Returns for how many seconds a rank may have waited, as its node agent reports it."""
+    return max(state.waits, state.still or 0.0, state.wait[1] if state.wait else 0.0)
+
+
+def _rank_json(state: RankState) -> Dict[str, Any]:
+    values = state._asdict()
+    rare = ("frames", "child", "lock")
+    return {name: values[name] for name in values if name not in rare or values[name] is not None}
+
+
+def _load_json(load: HostLoad) -> Dict[str, Any]:
+    return {**load._asdict(), "links": [link._asdict() for link in load.links]}

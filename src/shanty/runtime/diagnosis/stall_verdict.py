@@ -1,0 +1,310 @@
+"""Decides by the measurements of its node agents whether a silent run is stuck, and why.
+
+Pure. A run is stuck when for the whole bound some rank has been in one and the same call of MPI
+(or of torch.distributed), and no other has moved through MPI. Stragglers are those that keep the
+others waiting: ranks that get no CPU, then ranks that are not in MPI at all, ranks that have ended,
+and ranks in another call, or in the same call at another place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from shanty.runtime.diagnosis.root_cause import named
+from shanty.runtime.messages import RankState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.diagnosis.link_check import LinkFault
+    from shanty.runtime.messages import HostLoad
+
+_TRAFFIC = 1 << 20  # bytes a second at which a host still sends or receives something large
+_TRICKLE = 64 << 10  # and from which something is at least on its way
+_STARVED = 0.05  # of a rank's fair share of the cores: with less it hardly runs
+_FROZEN = 0.003  # of a core; a rank that waits in MPI yields most of its share by itself
+_MOSTLY = 0.8  # of the looks at a rank
+_BUSY = 0.5  # of a core: with more it computes; a rank that polls takes less
+_IDLE = 0.05  # of a core: with less a process waits for something
+_FOREIGN = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen"
+    r"|/shanty/(runtime|collectives|torch|xgboost|compat)/"
+    r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
+)
+_COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
+_POLLS = ("poll", "is_completed")  # which return at once
+_CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
+_GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
+_NO_CPU = "see what else runs on {host}, and how much CPU its container or cgroup may use"
+# The kinds of stragglers, the worst first, and what to do.
+_FIXES = {
+    "stopped": "let it go on: kill -CONT {pid} on {host}",
+    "starved": _NO_CPU,
+    "child": "start it by MPI_Comm_spawn, or without PMI_*, PMIX_* and OMPI_* in its environment: "
+    "they make it wait for a place among the ranks",
+    "elsewhere": "find out why it does not reach the call in which the others wait for it",
+    "ended": "let all ranks make the same number of steps: it left the loop before the others",
+    "frozen": _NO_CPU,
+    "other call": "let all ranks make the same calls in the same order",
+    "unseen": "find out whether it reaches the call in which the others wait for it",
+}
+_BETWEEN_HOSTS = "check whether the hosts still reach each other: shanty net"
+_SLOW = "find the slow link (`shanty net`), or give such a run a longer --stall-after"
+_HERE = "find out where the ranks stand, and which of them should have sent data to the others"
+_KINDS = tuple(_FIXES)
+_OF_THEMSELVES = ("stopped", "starved")  # independent of the network
+
+
+class Standing:
+    """A rank as its host's `progress_sampler` saw it, with its stacks; times in seconds."""
+
+    def __init__(
+        self, state: RankState, threads: Sequence[Mapping[str, Any]] = (), fair: float = 1.0
+    ) -> None:
+        self.rank = state.rank
+        self.host = state.host
+        self.state = state
+        self.fair = fair  # the part of a core that it could have
+        frames = threads[-1]["frames"] if threads else []
+        own = next((i for i, f in enumerate(frames) if not _FOREIGN.search(f[0])), None)
+        self.files = [frame[0] for frame in frames[:own]]
+        self.place = ""  # "train (train.py:31)"
+        if frames:
+            path, line, function = frames[own or 0]
+            where = os.path.basename(path) + (f":{line}" if line else "")
+            self.place = f"{function} ({where})" if where else function
+        # It waits for other ranks outside MPI, for an unknown time.
+        module, waiting = _CONSENSUS
+        self.seeks_consensus = any(f[0].endswith(module) and f[2] == waiting for f in frames)
+        self.call, self.waits = self._wait(frames)
+
+    @property
+    def idle(self) -> bool:
+        """Returns True when it neither uses nor wants CPU time."""
+        return self.state.cpu < _IDLE and self.state.ready < _MOSTLY
+
+    def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
+        """Returns the call that it has been in, and for how long."""
+        state = self.state
+        if self.seeks_consensus:
+            return "shanty.xgboost", 0.0
+        if state.call:
+            return state.call, state.waits
+        if state.wait and state.cpu < _BUSY and state.ready < _MOSTLY:
+            return state.wait
+        if not frames or state.still is None or not state.read:
+            return "", 0.0
+        torch = [f[2] for f in frames if any(part in f[0] for part in _COLLECTIVE)]
+        outer = next((f for f in reversed(torch) if f != "wrapper"), "wait")
+        if torch and outer not in _POLLS:
+            return f"torch {outer}", state.still
+        if self.idle and any(part in frame[0] for frame in frames for part in _GRADIENTS):
+            return "torch's exchange of gradients", state.still
+        return "", 0.0
+
+    @property
+    def starved(self) -> bool:
+        """Returns True when it is ready to run but gets no CPU time."""
+        least = min(_FROZEN, _STARVED * self.fair) if self.call else _STARVED * self.fair
+        return self.state.ready > _MOSTLY and self.state.cpu < least
+
+    def doing(self, ranks: Mapping[Tuple[str, int], int]) -> str:
+        """Returns what it does when it is not in MPI; `ranks` are by (host, pid)."""
+        at = f" in {self.place}" if self.place else ""
+        if self.state.lock:
+            path, holder = self.state.lock
+            rank = ranks.get((self.host, holder))
+            who = f"process {holder}" if rank is None else f"rank {rank}"
+            held = f", which {who} holds" if holder else ""
+            return f"waiting{at} for the lock on {path or 'a file'}{held}"
+        if self.state.child:
+            pid, command = self.state.child
+            own = f"its child process {pid} ({command}), which has started MPI by itself"
+            return f"waiting{at} for {own} and hangs in MPI_Init"
+        if any("/torch/utils/data/" in path for path in self.files):
+            return f"waiting{at} for its DataLoader"
+        if self.state.state == "D":
+            return f"waiting{at} for a disk or file system"
+        return ("idle" if self.idle else "busy") + at
+
+
+class Stall(NamedTuple):
+    """The state of a run that cannot go on; `stragglers` are the first in `order`."""
+
+    what: str
+    fix: str
+    stragglers: Tuple[int, ...]
+    order: Tuple[int, ...]
+    host: Optional[str]
+
+
+def judge(
+    ranks: Sequence[Standing],
+    ended: Mapping[int, str],
+    loads: Mapping[str, HostLoad],
+    after: float,
+    fault: Optional[LinkFault] = None,
+    probed: Optional[Mapping[str, int]] = None,
+) -> Optional[Stall]:
+    """Returns the stall of one world after `after` seconds; None while there is none.
+
+    `ended` are the ranks that have ended, with their hosts; `loads` are the loads of the hosts;
+    `fault` is what does not pass between the hosts; `probed` are the bytes that our own checks of
+    the links have moved, by host, during the time of its load.
+    """
+    ranks = sorted(ranks, key=lambda r: r.rank)
+    waiting = [r for r in ranks if r.call and r.waits >= after]
+    for rank in ranks:
+        through = rank.state.through
+        if rank in waiting or rank.seeks_consensus:
+            continue
+        if rank.call or (through is not None and through < after):
+            return None  # it has entered MPI only now, or enters and leaves it
+    if not waiting:
+        return None
+    stragglers, calls = _sort_out(ranks, waiting)
+    # Most ranks are in one call; those in another one are stragglers.
+    by_size = sorted(calls.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
+    for (call, place), group in by_size[1:]:
+        at = f" at {place}" if place and place != call else ""
+        stragglers["other call", f"in {call}{at}"] = group
+    if ended:
+        gone = [Standing(RankState(host, "", rank)) for rank, host in ended.items()]
+        stragglers["ended", "gone: it has ended"] = gone
+    if not stragglers:
+        if fault is not None:
+            waits = f"all ranks wait in {waiting[0].call}"
+            return _cut_off(fault, waits, [r.rank for r in waiting], after)
+        return _judge_links(waiting, loads, after, probed or {})
+    groups = sorted(
+        stragglers.items(), key=lambda g: (_KINDS.index(g[0][0]), len(g[1]), g[1][0].rank)
+    )
+    (kind, _), worst = groups[0]
+    said = [_said(group, text) for (_, text), group in groups[:2]]
+    order = [r.rank for _, group in groups for r in group]
+    for (call, _), group in by_size[:1]:
+        others = sorted(r.rank for r in group)
+        said.append(f"{named(others)} {'waits' if len(others) == 1 else 'wait'} in {call}")
+        order += others
+    first = worst[0]
+    if fault is not None and kind not in _OF_THEMSELVES:
+        return _cut_off(fault, ", ".join(said), order, after)
+    host, rate = _traffic(loads, probed or {})
+    if kind == "other call" and rate > _TRICKLE:  # what separates them may be on its way
+        return _held_up(host, rate, ", ".join(said), order, after)
+    return Stall(
+        f"no progress for {after:g} s: " + ", ".join(said),
+        _FIXES[kind].format(pid=first.state.pid, host=first.host),
+        tuple(r.rank for r in worst),
+        tuple(order),
+        first.host,
+    )
+
+
+def _traffic(loads: Mapping[str, HostLoad], probed: Mapping[str, int]) -> Tuple[str, float]:
+    """Returns the host whose links carry most, and the bytes a second."""
+    rates = {
+        name: (sum(link.bytes for link in load.links) - probed.get(name, 0))
+        / max(1.0, load.seconds)
+        for name, load in loads.items()
+    }
+    return max(rates.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def _held_up(
+    host: str, rate: float, said: str, order: Sequence[int], after: float
+) -> Optional[Stall]:
+    """Returns the stall of ranks whose data moves, but slowly; None where it moves well."""
+    if rate > _TRAFFIC:
+        return None
+    moves = f"data still moves, at only {rate / 1024:.0f} KiB/s ({host})"
+    return Stall(f"no progress for {after:g} s: {said}; {moves}", _SLOW, (), tuple(order), host)
+
+
+def _cut_off(fault: LinkFault, said: str, order: Sequence[int], after: float) -> Stall:
+    """Returns the stall of ranks whose hosts do not reach each other: none is a straggler."""
+    what = f"no progress for {after:g} s: {fault.what}; {said}"
+    return Stall(what, fault.fix, (), tuple(order), fault.host)
+
+
+_Groups = Dict[Tuple[str, str], List[Standing]]
+
+
+def _sort_out(ranks: Sequence[Standing], waiting: Sequence[Standing]) -> Tuple[_Groups, _Groups]:
+    """Returns the stragglers by their kind and what they do, the others by call and place.
+
+    A rank that waits in MPI and gets no CPU is a straggler only where nothing worse explains the
+    stall: on a busy machine it yields its share by itself.
+    """
+    pids = {(rank.host, rank.state.pid): rank.rank for rank in ranks}
+    stragglers: _Groups = {}
+    calls: _Groups = {}
+    frozen = []
+    for rank in ranks:
+        if rank.state.state in ("T", "t"):
+            group = ("stopped", "stopped, as by SIGSTOP")
+        elif rank.starved and not rank.call:
+            group = ("starved", _without_cpu(rank))
+        elif rank not in waiting and not rank.seeks_consensus:
+            kind = "elsewhere" if rank.state.read else "unseen"  # it may be in MPI, too
+            kind = "child" if rank.state.child else kind
+            group = (kind, rank.doing(pids))
+        elif rank.call == "MPI_Finalize":
+            group = ("ended", "at its end, in MPI_Finalize")
+        elif rank.starved:
+            frozen.append(rank)
+            continue
+        else:
+            calls.setdefault((rank.call, rank.place), []).append(rank)
+            continue
+        stragglers.setdefault(group, []).append(rank)
+    explained = any(_KINDS.index(kind) < _KINDS.index("frozen") for kind, _ in stragglers)
+    for rank in frozen:
+        if explained:
+            calls.setdefault((rank.call, rank.place), []).append(rank)
+        else:
+            stragglers.setdefault(("frozen", _without_cpu(rank)), []).append(rank)
+    return stragglers, calls
+
+
+def _without_cpu(rank: Standing) -> str:
+    return f"ready to run, but gets {rank.state.cpu * 100:.1f} % of a core"
+
+
+def _said(group: Sequence[Standing], text: str) -> str:
+    hosts = {rank.host for rank in group}
+    on = f" on {group[0].host}" if len(hosts) == 1 else ""
+    return f"{named([r.rank for r in group])}{on} {'is' if len(group) == 1 else 'are'} {text}"
+
+
+def _judge_links(
+    waiting: Sequence[Standing],
+    loads: Mapping[str, HostLoad],
+    after: float,
+    probed: Mapping[str, int],
+) -> Optional[Stall]:
+    """Returns the stall of ranks that all run and are in the same call: the network is stuck."""
+    troubles = []  # how bad, the host, what it is
+    busy, rate = _traffic(loads, probed)
+    for name, load in loads.items():
+        for link in load.links:
+            if link.used and not link.carries:
+                troubles.append((0, name, f"; link {link.name} of {name} is down"))
+            elif link.errors:
+                troubles.append((1, name, f"; link {link.name} of {name} has errors"))
+        sent, again = load.tcp
+        if again and again >= sent / 4:
+            lost = f"; {again} of the {sent} packets that {name} sent were lost"
+            troubles.append((2, name, lost))
+    if rate > _TRAFFIC or (rate > _TRICKLE and not troubles):
+        waits = f"all ranks wait in {waiting[0].call}"
+        return _held_up(busy, rate, waits, [r.rank for r in waiting], after)
+    _, host, why = min(troubles, default=(0, "", ""))
+    return Stall(
+        f"no progress for {after:g} s: all ranks wait in {waiting[0].call}{why}",
+        _BETWEEN_HOSTS if len(loads) > 1 else _HERE,
+        tuple(r.rank for r in waiting if r.host == host),
+        tuple(r.rank for r in waiting),
+        host or None,
+    )

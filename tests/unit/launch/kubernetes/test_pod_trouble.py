@@ -1,0 +1,125 @@
+"""What Kubernetes says of pods, in words with the pod's name and a cure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shanty.launch.kubernetes import pod_trouble
+
+
+def pod(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", **metadata},
+        "spec": {"nodeName": "n"},
+        "status": status,
+    }
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return pod({"containerStatuses": [{"name": "run", "image": "i:1", "state": state}]})
+
+
+def ended(code: int, reason: str = "Error") -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "reason": reason}}
+    status = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "run", "image": "i:1", "state": state}],
+    }
+    return pod(status)  # fmt: skip
+
+
+def running(**metadata: Any) -> dict[str, Any]:
+    state = {"running": {"startedAt": "now"}}
+    status = {"podIP": "10.0.0.1", "containerStatuses": [{"name": "run", "state": state}]}
+    return pod({"phase": "Running", **status}, **metadata)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said", "cure"),
+    [
+        (waiting("ErrImagePull", "i:1: not found"), "the image i:1 cannot be pulled", "its tag"),
+        (waiting("ImagePullBackOff"), "cannot be pulled for pod p on node n", "the registry"),
+        (waiting("ErrImagePull", "unauthorized"), "cannot be pulled", "--pull-secret"),
+        (waiting("InvalidImageName"), "invalid image name: i:1", "--image"),
+        (waiting("CreateContainerConfigError", "has runAsNonRoot and image will run as root"),
+         "cannot be configured", "--uid"),
+        (ended(137, "OOMKilled"), "pod p on node n ran out of memory", "--memory-per-rank"),
+        (ended(127), "the image i:1 has no Python", "python:3.12-slim"),
+        (ended(1), "pod p on node n has ended", "run again"),
+        (pod({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}), "was evicted",
+         "--memory-per-rank"),
+        (pod({"phase": "Failed", "reason": "NodeLost"}), "is lost", "kubectl get nodes"),
+        (pod({"phase": "Failed", "reason": "New"}), "failed (New)", ""),
+        (pod({"conditions": [{"type": "DisruptionTarget", "status": "True",
+                              "reason": "PreemptionByScheduler"}]}), "was preempted", "--retries"),
+        (running(deletionTimestamp="now"), "pod p on node n was deleted", "run again"),
+    ],
+)  # fmt: skip
+def test_troubles(seen: dict[str, Any], said: str, cure: str) -> None:
+    found = pod_trouble.trouble(seen)
+    assert found is not None
+    assert said in found.what
+    assert cure in found.fix
+
+
+def test_no_trouble() -> None:
+    assert pod_trouble.trouble(running()) is None
+    assert pod_trouble.is_running(running())
+    assert pod_trouble.trouble(waiting("ContainerCreating")) is None
+    assert not pod_trouble.is_running(waiting("ContainerCreating"))
+    assert not pod_trouble.is_running(running(deletionTimestamp="now"))
+
+
+def test_a_first_failure_to_pull_may_pass() -> None:
+    first = pod_trouble.trouble(waiting("ErrImagePull", "dial tcp: i/o timeout"))
+    later = pod_trouble.trouble(waiting("ImagePullBackOff", "Back-off pulling image"))
+    assert first is not None and not first.final
+    assert later is not None and later.final and later.what == first.what
+
+
+@pytest.mark.parametrize(
+    ("message", "said", "cure"),
+    [
+        ('pods "p" is forbidden: exceeded quota: small', "quota is too small", "larger quota"),
+        ('violates PodSecurity "restricted:latest": runAsNonRoot != true', "rules of security",
+         "--uid"),
+        ('error looking up service account team/x: serviceaccount "x" not found', "does not let",
+         "--service-account"),
+        ("no PriorityClass with name x was found", "does not let", "--priority-class"),
+        ("failed quota: q: must specify limits.cpu", "does not let", "--cpus-per-rank"),
+        ('quotas "q": the object has been modified', "does not let", ""),
+    ],
+)  # fmt: skip
+def test_refusals(message: str, said: str, cure: str) -> None:
+    event = {"reason": "FailedCreate", "message": f"Error creating: {message}"}
+    found = pod_trouble.refusal([{"reason": "Other"}, event])
+    assert found is not None
+    assert said in found.what
+    assert found.why == message
+    assert cure in found.fix
+    assert found.final == ("quota: small" not in message and "modified" not in message)
+    assert pod_trouble.refusal([{"reason": "SuccessfulCreate"}]) is None
+
+
+def test_what_a_pod_waits_for() -> None:
+    said = "0/2 nodes are available: 2 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "message": said}
+    assert pod_trouble.waits(pod({"conditions": [condition]})) == f"no node for it: {said}"
+    assert "gets its image" in pod_trouble.waits(waiting("ContainerCreating"))
+    assert pod_trouble.waits({"metadata": {"name": "p"}, "spec": {}}) == "not scheduled yet"
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ("2 Insufficient cpu", "--cpus-per-rank"),
+        ("2 node(s) didn't match node selector", "--node-selector"),
+        ('persistentvolumeclaim "x" not found', "--mount"),
+        ("1 node(s) had taint {a: b}, that the pod didn't tolerate", "--toleration"),
+    ],
+)
+def test_cures_for_no_node(message: str, cure: str) -> None:
+    assert cure in pod_trouble.fix_of(message)

@@ -1,0 +1,75 @@
+"""The copy of a run that is on its lead host."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from shanty.launch.run_mirror import _GIVEN_UP, RunMirror, _over
+from shanty.runtime import run_agents, run_status
+from shanty.runtime.errors import NotFoundError
+from shanty.runtime.rundir import RunDir, write_json
+from shanty.runtime.site import Host
+from shanty.runtime.spec import State, Status
+
+
+def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path) -> None:
+    """Two commands that follow a run write the same files, and the slower one may be late."""
+    run = RunDir(tmp_path)
+    link = RunMirror(run, [Host("a")])
+    for state in (State.RUNNING, State.STOPPED, State.RUNNING):
+        link._store("status.json", None, json.dumps(Status(state).to_json()).encode(), "/there")
+    assert run_status.read_status(run).state is State.STOPPED
+
+
+class Unknowing:
+    """The client of a lead host that has no such run."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self, *_: object, **__: object) -> None:
+        self.asked += 1
+        raise NotFoundError("the lead host has no run r")
+
+    def close(self, _patience: float) -> None: ...
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_run_whose_hosts_are_being_prepared_is_not_lost(tmp_path: Path, alive: bool) -> None:
+    """Its lead host hears of it when they all are ready; until then whoever submits it is there."""
+    run = RunDir(tmp_path)
+    write_json(run.status, Status(State.PENDING, 2, created=1.0).to_json())
+    record = run_agents.agents_record(submitter=os.getpid())
+    if not alive:
+        record["submitter"]["born"] = "0"
+    write_json(run.site, {"hosts": [{"name": "a"}], "submitter": record})
+    client = Unknowing()
+    link = RunMirror(run, [Host("a")], [client]).start()  # type: ignore[list-item]
+    try:
+        state = link.status(10).state
+        assert client.asked == 1
+    finally:
+        link.close()
+    assert state is (State.PENDING if alive else State.LOST)
+    assert run_status.read_status(run).state is state
+
+
+@pytest.mark.parametrize(
+    ("ages", "over"),
+    [
+        ({"b": 1.0, "c": 1.5}, False),
+        ({"b": 11.0, "c": 9.0}, False),  # they may have had no CPU to hear with
+        ({"b": _GIVEN_UP, "c": 9.0}, True),
+        ({"b": _GIVEN_UP}, True),  # its node agent has gone and left its folder behind
+        ({"b": -1.0, "c": -1.0}, False),  # they are done: so the controller was there to say so
+        ({"b": -1.0, "c": _GIVEN_UP}, False),
+        ({"b": _GIVEN_UP, "c": 0.5}, False),  # b is not in the latest attempt
+        ({}, False),
+    ],
+)
+def test_when_a_lead_that_does_not_answer_is_given_up(ages: dict[str, float], over: bool) -> None:
+    assert _over(ages) == over

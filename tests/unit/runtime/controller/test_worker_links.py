@@ -1,0 +1,157 @@
+"""The node agents of other hosts, as the controller hears them."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plans import node, plan_of
+from runs import wait_for
+from shanty.runtime.controller import worker_links
+from shanty.runtime.controller.worker_links import WorkerLinks
+from shanty.runtime.messages import (
+    Beat,
+    Hello,
+    Launch,
+    Message,
+    Prepare,
+    RankReport,
+    Ready,
+    Report,
+    Sample,
+    encode,
+)
+from shanty.runtime.rundir import RunDir
+from shanty.runtime.spec import Failure
+
+AHEAD = 5000.0  # seconds that the clock of the other host is ahead
+
+
+class Events:
+    """What the controller is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    def heard(self, message: object, host: str) -> None:
+        assert host == "lab1"
+        self.messages.append(message)
+
+    def event(self, kind: str, **more: object) -> None:
+        del kind, more
+
+    def turn(self) -> None:
+        """Nothing else waits."""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WorkerLinks]]:
+    """Start the workers of a run whose other host says these lines, and then nothing more."""
+    monkeypatch.setattr(worker_links, "_LEAVING", 0.1)  # this host never leaves by itself
+    started: list[WorkerLinks] = []
+
+    def begin(events: Events, *lines: bytes) -> WorkerLinks:
+        code = f"import sys; sys.stdout.buffer.writelines({lines!r}); sys.stdout.flush()"
+        code += "; sys.stdin.read()"
+        run = RunDir(tmp_path / "run")
+        if not run.path.exists():
+            run.create()
+        plan = plan_of(2)
+        way = {"kind": "exec", "argv": [sys.executable, "-c", code]}
+        nodes = (plan.lead, node(1, connection=way))
+        attempt = plan.attempt._replace(nodes=nodes)
+        scratch = str(tmp_path)
+        workers = WorkerLinks(run, plan._replace(attempt=attempt, scratch=scratch), events)
+        started.append(workers)
+        return workers
+
+    yield begin
+    for workers in started:
+        workers.close()
+
+
+def serve(workers: WorkerLinks, until: Callable[[], bool]) -> None:
+    """Take what comes."""
+
+    def is_done() -> bool:
+        for fd in workers.sources:
+            workers.serve(fd)
+        return until()
+
+    wait_for(is_done, 10)
+
+
+def lost(workers: WorkerLinks) -> Failure:
+    serve(workers, lambda: workers.any_lost)
+    failure = workers.judge(time.monotonic(), launcher_is_done=False)
+    assert failure is not None and failure.host == "lab1"
+    return failure
+
+
+def told(*messages: Message) -> list[bytes]:
+    return [encode(message) for message in messages]
+
+
+def test_times_come_by_our_clock_and_steps_as_they_are(start: Callable[..., WorkerLinks]) -> None:
+    """The first NaN of a logged number is reported with its step, which is no time."""
+    events, now = Events(), time.monotonic() + AHEAD
+    ended = Report({"event": "exited", "rank": 1, "code": 3, "at": now})
+    nan = Report({"event": "not-finite", "rank": 1, "name": "loss", "at": "step 12"})
+    sample = Sample({"cpu": 0.5}, now)
+    lines = told(Beat(now), RankReport(ended, now), RankReport(nan, now), sample)
+    workers = start(events, b"Welcome!\n", *lines)
+    serve(workers, lambda: len(events.messages) == 4)
+    _, first, second, third = events.messages
+    for at in (first.report.number("at", 0.0), third.sent):
+        assert abs(at - (now - AHEAD)) < 10
+    assert second.report == nan
+    assert not workers.any_lost
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'["Beat", "soon"]\n', "'soon' is not a number"),
+        (b'["Greeting", 1]\n', "'Greeting' is not a kind of message"),
+    ],
+)
+def test_a_damaged_message_ends_the_run(
+    start: Callable[..., WorkerLinks], line: bytes, why: str
+) -> None:
+    failure = lost(start(Events(), line))
+    assert failure.what == "the node agent on host lab1 sent an invalid message"
+    assert failure.why.startswith(why)
+
+
+def test_the_steps_of_a_launch(start: Callable[..., WorkerLinks]) -> None:
+    """Orders come once, and `Launch` only when the lead host is ready as well."""
+    events, poll = Events(), select.poll()
+    workers = start(events, *told(Hello((4001, 4002, 4003))))
+    assert workers.advance(poll, ending=False) is None
+    orders: list[Any] = []
+
+    def advance() -> bool:
+        orders.append(workers.advance(poll, ending=False))
+        return orders[-1] is not None
+
+    serve(workers, advance)
+    assert isinstance(orders[-1], Prepare)
+    assert "MASTER_PORT" in orders[-1].variables
+    assert workers.advance(poll, ending=False) is None
+    assert not workers.has_launched
+
+    again = Events()
+    workers = start(again, *told(Hello((4001, 4002, 4003)), Ready({})))
+    serve(workers, lambda: again.messages == [Ready({})])
+    assert workers.advance(poll, ending=False) is None
+    workers.lead_is_ready = True
+    assert workers.advance(poll, ending=True) is None
+    assert isinstance(workers.advance(poll, ending=False), Launch)
+    assert workers.has_launched
+    assert workers.advance(poll, ending=False) is None

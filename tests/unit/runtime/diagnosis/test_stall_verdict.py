@@ -1,0 +1,272 @@
+"""Who is the straggler of a silent run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shanty.runtime.diagnosis.link_check import LinkFault
+from shanty.runtime.diagnosis.stall_verdict import Standing, judge
+from shanty.runtime.messages import HostLoad, Link, RankState
+
+LINK = Link("eth0", carries=True, used=True, bytes=0, errors=0)
+
+
+LOAD = HostLoad(1.0, 2, 0, 0, (LINK,), tcp=(100, 0), seconds=60.0)
+
+
+MAIN = ["/w/train.py", 9, "main"]
+
+
+def rank(number: int, *frames: list[Any], host: str = "a", **told: Any) -> Standing:
+    """A rank that waits in MPI_Allreduce, unless told otherwise."""
+    usual = {
+        "pid": 100 + number,
+        "state": "R",
+        "ready": 1.0,
+        "cpu": 0.9,
+        "read": True,
+        "call": "MPI_Allreduce",
+        "waits": 70.0,
+        "still": 70.0,
+        "inside": 70.0,
+        "through": None,
+    }
+    threads = [{"current": True, "frames": list(frames) or [MAIN]}]
+    return Standing(RankState(host, "0", number, **{**usual, **told}), threads)
+
+
+def away(number: int, *frames: list[Any], **told: Any) -> Standing:
+    """A rank that is not in MPI."""
+    return rank(number, *frames, **{"call": "", "waits": 0.0, "still": 0.0, "inside": 0.0, **told})
+
+
+def what(*ranks: Standing, ended: dict[int, str] | None = None, **load: Any) -> str:
+    """The verdict after 60 s; "" for none."""
+    hosts = {one.host for one in ranks}
+    stall = judge(ranks, ended or {}, {host: LOAD._replace(**load) for host in hosts}, 60)
+    return stall.what.removeprefix("no progress for 60 s: ") if stall else ""
+
+
+TRAIN = ["/w/train.py", 31, "train"]
+
+
+@pytest.mark.parametrize(
+    ("straggler", "doing"),
+    [
+        (away(2, TRAIN), "busy in train (train.py:31)"),
+        (away(2, TRAIN, cpu=0.0, ready=0.1, state="S"), "idle in train (train.py:31)"),
+        (away(2, TRAIN, state="T"), "stopped, as by SIGSTOP"),
+        (away(2, TRAIN, cpu=0.01), "ready to run, but gets 1.0 % of a core"),
+        (
+            away(2, TRAIN, lock=("/w/lock", 101), ready=0.0),
+            "waiting in train (train.py:31) for the lock on /w/lock, which rank 1 holds",
+        ),
+        (
+            away(2, ["/v/torch/utils/data/dataloader.py", 5, "_next"], TRAIN),
+            "waiting in train (train.py:31) for its DataLoader",
+        ),
+        (rank(2, TRAIN, call="MPI_Bcast"), "in MPI_Bcast at train (train.py:31)"),
+        (rank(2, TRAIN, call="MPI_Finalize"), "at its end, in MPI_Finalize"),
+        (rank(2, TRAIN), "in MPI_Allreduce at train (train.py:31)"),
+        (rank(2, cpu=0.0), "ready to run, but gets 0.0 % of a core"),
+    ],
+)
+def test_the_straggler(straggler: Standing, doing: str) -> None:
+    said = what(rank(0), rank(1), straggler)
+    assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce"
+
+
+def test_the_worst_comes_first() -> None:
+    said = what(rank(0), rank(1, TRAIN, call="MPI_Bcast"), away(2, TRAIN), rank(3), rank(4))
+    assert said.startswith(
+        "rank 2 on a is busy in train (train.py:31), rank 1 on a is in MPI_Bcast"
+    )
+
+
+def test_a_rank_in_mpi_without_cpu_is_not_blamed_where_another_one_explains_it() -> None:
+    """It spins in MPI_Allreduce and yields, on a machine where others compute."""
+    said = what(rank(0), rank(1, cpu=0.0), away(2, TRAIN))
+    assert said == "rank 2 on a is busy in train (train.py:31), ranks 0, 1 wait in MPI_Allreduce"
+
+
+def test_a_rank_that_has_ended() -> None:
+    assert what(rank(0), rank(1), ended={2: "b"}).startswith("rank 2 on b is gone: it has ended")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [away(0), away(1)],  # nobody is in MPI
+        [rank(0), rank(1, waits=20.0)],  # the last one has come
+        [rank(0), away(1, through=3.0)],  # it comes and goes
+        [rank(0, waits=40.0), away(1)],  # not for long enough
+    ],
+)
+def test_what_is_no_stall(ranks: list[Standing]) -> None:
+    assert what(*ranks) == ""
+
+
+def test_all_in_one_call() -> None:
+    both = rank(0), rank(1, host="b")
+    assert what(*both) == "all ranks wait in MPI_Allreduce"
+    assert what(*both, links=(LINK._replace(bytes=1 << 30),)) == ""  # something large is under way
+    wrong = {"a": LOAD, "b": LOAD._replace(links=(LINK._replace(carries=False),))}
+    down = judge(both, {}, wrong, 60)
+    assert down is not None
+    assert down.what.endswith(": all ranks wait in MPI_Allreduce; link eth0 of b is down")
+    assert (down.stragglers, down.host) == ((1,), "b")
+    lost = "all ranks wait in MPI_Allreduce; 30 of the 100 packets that a sent were lost"
+    assert what(rank(0), rank(1), tcp=(100, 30)) == lost
+
+
+CONSENSUS = (
+    ["/v/shanty/xgboost/consensus.py", 111, "_wait"],
+    ["/v/shanty/xgboost/consensus.py", 70, "conclude"],
+    ["/v/shanty/compat/xgboost_rabit/calls.py", 9, "train"],
+    TRAIN,
+)
+
+
+def test_a_rank_that_waits_for_others_in_shanty_xgboost() -> None:
+    """It naps, and looks into MPI in between; the one that has ended is to be named."""
+    for seen in ({}, {"call": "MPI_Iprobe"}, {"through": 3.0}):
+        waiting = away(1, *CONSENSUS, cpu=0.01, ready=0.0, **seen)
+        at_its_end = rank(0, TRAIN, call="MPI_Finalize")
+        said = what(at_its_end, waiting)
+        assert said == "rank 0 on a is at its end, in MPI_Finalize, rank 1 waits in shanty.xgboost"
+    assert waiting.place == "train (train.py:31)"
+    assert what(waiting, rank(0), ended={2: "b"}).startswith("rank 2 on b is gone")
+    assert what(waiting, rank(0), away(2, TRAIN)).startswith("rank 2 on a is busy in train")
+    assert what(waiting, away(0)) == ""  # nobody has measured how long it waits
+
+
+def test_a_rank_that_loads_for_shanty_xgboost_is_at_work() -> None:
+    """What is done `together` has the same module further out."""
+    loading = ["/v/shanty/xgboost/text/files.py", 5, "read"]
+    together = ["/v/shanty/xgboost/consensus.py", 150, "together"]
+    assert what(rank(0), away(1, loading, together, TRAIN)).startswith(
+        "rank 1 on a is busy in train (train.py:31)"
+    )
+
+
+@pytest.mark.parametrize(("number", "whom"), [(0, "rank 1, 2"), (1, "rank 0, which waits for all")])
+def test_a_rank_says_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, whom: str
+) -> None:
+    pytest.importorskip("xgboost")
+    from shanty.xgboost import consensus
+    from shanty.xgboost.communication import Communicator
+
+    monkeypatch.setattr(consensus, "_LONG", -1)
+    comm: Any = SimpleNamespace(rank=number, size=3, iprobe=lambda **_: False)
+    looks = iter([False, False, True])
+    waiting = consensus.Consensus(Communicator(comm), "training")
+    waiting._outcomes[0] = None
+    waiting._wait(lambda: next(looks))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"shanty.xgboost: training: rank {number} is still waiting for {whom}")
+
+
+def test_collectives_of_torch() -> None:
+    frames = (
+        ["/v/torch/distributed/distributed_c10d.py", 7, "all_reduce"],
+        ["/v/torch/distributed/c10d_logger.py", 8, "wrapper"],
+        MAIN,
+    )
+    waiting = away(0, *frames, still=70.0)
+    assert (waiting.call, waiting.waits) == ("torch all_reduce", 70.0)
+    assert away(0, *frames).waits == 0.0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [["/v/shanty/torch/hvd/calls.py", 7, "poll"], ["/v/shanty/torch/work.py", 7, "is_completed"]],
+)
+def test_a_loop_that_polls_is_no_wait(frame: list[Any]) -> None:
+    """It asks again and again, from within our code or the script's, and keeps the others."""
+    inner = ["/v/shanty/collectives/tensor_queue.py", 7, "ring"]
+    polls = away(1, inner, frame, MAIN, still=0.1)
+    assert polls.call == ""
+    assert "rank 1 on a is busy in main (train.py:9)" in what(rank(0, MAIN), polls)
+
+
+def test_a_rank_that_cannot_be_looked_at_is_blamed_last() -> None:
+    unread = away(1, ["/v/torch/distributed/distributed_c10d.py", 7, "recv"], MAIN, read=False)
+    assert what(rank(0), unread) == (
+        "rank 1 on a is busy in main (train.py:9), rank 0 waits in MPI_Allreduce"
+    )
+    assert what(rank(0), unread, away(2, TRAIN)).startswith("rank 2 on a is busy in train")
+    assert what(unread, away(2, read=False)) == ""
+
+
+FAULT = LinkFault("a and b do not reach each other", "check the firewalls", "b")
+
+
+def cut_off(*ranks: Standing, ended: dict[int, str] | None = None) -> str:
+    """The verdict where two hosts do not reach each other."""
+    hosts = {one.host for one in ranks}
+    stall = judge(ranks, ended or {}, dict.fromkeys(hosts, LOAD), 60, FAULT)
+    assert stall is not None
+    if stall.fix == FAULT.fix:
+        assert stall.stragglers == ()
+        assert stall.host == "b"
+    return stall.what.removeprefix("no progress for 60 s: ")
+
+
+def test_hosts_that_do_not_reach_each_other_come_first() -> None:
+    assert cut_off(rank(0), rank(1, host="b")) == (
+        "a and b do not reach each other; all ranks wait in MPI_Allreduce"
+    )
+    assert cut_off(rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")) == (
+        "a and b do not reach each other; rank 2 on b is in MPI_Bcast at main (train.py:9), "
+        "ranks 0, 1 wait in MPI_Allreduce"
+    )
+    assert cut_off(rank(0), ended={1: "b"}).startswith("a and b do not reach each other; rank 1")
+
+
+def test_a_rank_that_is_stopped_is_stopped_whatever_the_network_does() -> None:
+    stopped = away(1, state="T", host="b")
+    assert cut_off(rank(0), stopped).startswith("rank 1 on b is stopped, as by SIGSTOP")
+
+
+def test_data_that_moves_slowly_is_no_order_of_calls() -> None:
+    ranks = rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")
+    slow = LINK._replace(bytes=60 * (500 << 10))
+    assert what(*ranks, links=(slow,)).startswith(
+        "rank 2 on b is in MPI_Bcast at main (train.py:9), ranks 0, 1 wait in MPI_Allreduce; "
+        "data still moves, at only 500 KiB/s"
+    )
+    assert what(*ranks, links=(LINK._replace(bytes=60 * (2 << 20)),)) == ""
+    assert "data still moves" in what(rank(0), rank(1, host="b"), links=(slow,))
+
+
+def test_our_own_tries_of_the_links_are_no_data() -> None:
+    ranks = rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")
+    loads = {"b": LOAD._replace(links=(LINK._replace(bytes=60 * (70 << 10)),))}
+    found = judge(ranks, {}, loads, 60, probed={"b": 60 << 14})
+    assert found is not None
+    assert "data still moves" not in found.what
+
+
+def graph(number: int, request: str, seconds: float = 70.0, **told: Any) -> Standing:
+    """A rank whose framework's threads wait for a request, while its main thread sleeps."""
+    usual = {"state": "S", "ready": 0.1, "cpu": 0.08, "wait": (request, seconds)}
+    return away(number, ["/w/train.py", 9, "main"], **{**usual, **told})
+
+
+def test_ranks_that_wait_for_requests_in_other_threads() -> None:
+    said = what(graph(0, "allreduce.a"), graph(1, "allreduce.a"), graph(2, "allreduce.b"))
+    assert (
+        said == "rank 2 on a is in allreduce.b at main (train.py:9), ranks 0, 1 wait in allreduce.a"
+    )
+    busy = away(1, TRAIN)
+    said = what(graph(0, "allreduce.a"), busy)
+    assert said == "rank 1 on a is busy in train (train.py:31), rank 0 waits in allreduce.a"
+
+
+def test_a_request_that_waits_while_the_rank_computes_is_no_stall() -> None:
+    assert not what(graph(0, "allreduce.a", cpu=1.8), away(1, TRAIN))
+    assert not what(graph(0, "allreduce.a", 5.0), away(1, TRAIN))

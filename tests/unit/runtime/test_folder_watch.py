@@ -1,0 +1,29 @@
+"""A run's folder that is removed while the run is on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from shanty.runtime.folder_watch import RunFolder
+from shanty.runtime.rundir import RunDir, write_json
+
+
+def test_the_folder_is_removed(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "20260101-000000-bbbb")
+    run.create()
+    for path in (run.plan, run.agents, run.status):
+        write_json(path, {})
+    folder = RunFolder(run)
+    assert not folder.is_lost
+    for path in (run.plan, run.status):  # no damaged file loses a run
+        path.unlink()
+        assert not folder.is_lost
+        assert folder.failure() is None
+    shutil.rmtree(tmp_path / "runs")
+    run.logs.mkdir(parents=True)  # a rank has put its log back
+    write_json(run.status, {})  # and the controller its status
+    failure = folder.failure()
+    assert failure is not None
+    assert str(run.path) in failure.what
+    assert run.asks.is_dir()  # so that it can be stopped
