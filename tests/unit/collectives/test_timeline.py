@@ -341,21 +341,23 @@ def test_a_disk_that_is_too_slow_ends_the_timeline(
     disk.go.set()
 
 
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def open_files() -> set[str]:
+    return {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
 
 
 def test_nothing_is_left_after_close(path: Path) -> None:
-    threads, files = threading.active_count(), open_files()
+    before = set(threading.enumerate())  # an earlier test's may end at any time
     timeline = Timeline(path)
-    assert threading.active_count() == threads + 1
+    (writer,) = set(threading.enumerate()) - before
+    assert str(path) in open_files()
     timeline.close()
     timeline.close()
     size = path.stat().st_size
     allreduce(timeline, "late")
     assert not timeline._reports
     assert path.stat().st_size == size
-    assert (threading.active_count(), open_files()) == (threads, files)
+    assert not writer.is_alive()
+    assert str(path) not in open_files()
 
 
 def test_started_again_it_begins_anew(path: Path) -> None:
