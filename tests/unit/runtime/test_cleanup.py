@@ -11,6 +11,8 @@ import pytest
 
 from shanty.runtime import cleanup, platform
 
+OWN = f"shantytest-{os.getpid()}"  # the other processes of the suite sweep the same folder
+
 pytestmark = pytest.mark.skipif(not platform.SHARED_MEMORY, reason="there is no /dev/shm here")
 
 
@@ -20,7 +22,7 @@ def segment():
     made: list[Path] = []
 
     def make(name: str) -> Path:
-        path = Path(platform.SHARED_MEMORY, f"{name}-{os.getpid()}")
+        path = Path(platform.SHARED_MEMORY, name)
         path.write_bytes(bytes(4096))
         made.append(path)
         return path
@@ -32,10 +34,10 @@ def segment():
 
 def test_forgotten_segments_go_and_others_stay(segment, tmp_path):
     before = time.time() - 1
-    forgotten, stranger = segment("shantytest_seg"), segment("precious")
+    forgotten, stranger = segment(f"{OWN}-seg"), segment(f"precious-{OWN}")
     scratch = tmp_path / "scratch"
     (scratch / "deep").mkdir(parents=True)
-    removed = cleanup.sweep(str(scratch), (), ["shantytest_seg-*"], before)
+    removed = cleanup.sweep(str(scratch), (), [f"{OWN}-seg*"], before)
     assert not forgotten.exists()
     assert not scratch.exists()
     assert stranger.exists()
@@ -43,15 +45,15 @@ def test_forgotten_segments_go_and_others_stay(segment, tmp_path):
 
 
 def test_what_is_older_than_the_run_or_in_use_stays(segment, tmp_path):
-    old = segment("shantytest_old")
-    assert cleanup.sweep(str(tmp_path / "x"), (), ["shantytest_*"], time.time() + 60) == []
+    old = segment(f"{OWN}-old")
+    assert cleanup.sweep(str(tmp_path / "x"), (), [f"{OWN}-*"], time.time() + 60) == []
     with old.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        cleanup.sweep(str(tmp_path / "x"), [str(old)], ["shantytest_*"], time.time() - 60)
+        cleanup.sweep(str(tmp_path / "x"), [str(old)], [f"{OWN}-*"], time.time() - 60)
         assert old.exists()
 
 
 def test_a_users_own_file_that_was_there_before_is_not_the_runs(segment):
-    data = segment("imagenet")
+    data = segment(f"imagenet-{OWN}")
     with data.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         assert str(data) in cleanup.shared_memory_of([os.getpid()], time.time() - 60)
         assert str(data) not in cleanup.shared_memory_of([os.getpid()], time.time() + 60)

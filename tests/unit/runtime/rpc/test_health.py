@@ -21,6 +21,7 @@ from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.mpi import parameters
 from shanty.runtime.rpc import capacity, health, reachability
+from shanty.runtime.rundir import new_id
 
 NAME = st.text("abcxyz_", min_size=1, max_size=12)
 VALUE = st.text([chr(code) for code in range(33, 127) if chr(code) != '"'], min_size=1)
@@ -276,7 +277,7 @@ def own_strays(run: str) -> list[int]:
 @pytest.mark.parametrize("name", ["start", "worker_agent", "container_lead"])
 def test_a_process_of_a_run_that_ended(name: str) -> None:
     """It bears the run's mark, and nobody leads that run any more."""
-    run = "20200102-030405-wxyz"
+    run = new_id(time.time())  # the other processes of the suite have runs as well
     words = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, env={**os.environ, "SHANTY_RUN_ID": run}
