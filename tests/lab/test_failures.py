@@ -175,3 +175,16 @@ def test_ctrl_c_while_hosts_are_prepared(site: Site) -> None:
         site.lab.do("thaw", "lab3")
     assert process.returncode == 130
     assert set((site.lab.shanty.home / "runs").iterdir()) == runs
+
+
+def test_a_loss_that_becomes_nan_on_another_host(site: Site) -> None:
+    site.write(
+        "nan.py",
+        "import shanty\nfrom mpi4py import MPI\n\nrank = MPI.COMM_WORLD.rank\n"
+        "for step in range(3):\n"
+        "    shanty.log({'loss': float('nan') if rank and step else 1.0}, step=step)\n"
+        "    MPI.COMM_WORLD.barrier()\n",
+    )
+    done = site("run", "-q", "--on", "lab", "-n", "2", "--ppn", "1", "nan.py")
+    assert done.returncode == 0, done.stderr
+    assert site.status()["not_finite"] == "loss became NaN on rank 1 at step 1"
