@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import LabHosts
+from conftest import LabHome, LabHosts
 from lab_engines import IMAGE_WORDS, containers_on, podman_on
 from site_runs import UP, Site
 from slurm_cluster import Cluster, SlurmSite, cluster_in, site_in
@@ -162,8 +162,8 @@ class SlurmPlace(Place):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm"), "batch") as found:
+def cluster(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("slurm"), stores, "batch") as found:
         yield found
 
 
@@ -256,7 +256,9 @@ def _places() -> list[Any]:
 
 
 @pytest.fixture(params=_places())
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     """Each target; afterwards nothing of its runs is there."""
     if request.param == "k8s":
         yield from _on_kubernetes(tmp_path)
@@ -268,7 +270,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             more = [*IMAGE_WORDS]
         yield from _on_slurm(request.getfixturevalue("cluster"), tmp_path, more)
         return
-    lab: LabHosts = request.getfixturevalue("lab")
+    if request.param.startswith("ssh"):
+        lab: LabHosts = request.getfixturevalue("lab")
+    else:  # a home is enough; its path is short, for sockets
+        lab = LabHosts(LabHome(tmp_path_factory.mktemp("here")), "none")
     site = Site(lab, tmp_path / "work")
     site.write("up.py", UP)
     if request.param == "local":
