@@ -29,7 +29,7 @@ from shanty.runtime import cleanup, platform
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import RunDir, read_json, write_json
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.sampled(1)]
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.sampled(2)]
 
 LOST_AFTER = 3600.0  # seconds: longer than any run may be without agents
 RANKS = 4
@@ -242,7 +242,7 @@ class KubePlace(Place):
 # A worker of pytest-xdist has those that share a lab, so that the labs are up at the same time.
 LABS = {"local": "here", "procs": "here", "toy": "here", "k8s": "k8s", "ssh": "ssh",
         "ssh-image": "ssh", "slurm": "slurm", "slurm-image": "slurm"}  # fmt: skip
-# Of each of these, the short form has one target, another each day.
+# Of each of these, the short form has one target on two days in a row, each with half of the tests.
 TURNS = (("local", "procs", "toy"), ("ssh", "slurm", "ssh-image", "slurm-image"), ("k8s",))
 
 
@@ -251,7 +251,7 @@ def _places() -> list[Any]:
     return [
         pytest.param(name, marks=pytest.mark.xdist_group(LABS[name]))
         for names in TURNS
-        for name in (names if LONG else [variant("targets", names, 1, today())])
+        for name in (names if LONG else [variant("targets", names, 2, today())])
     ]
 
 
