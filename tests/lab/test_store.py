@@ -25,10 +25,10 @@ print("sum", MPI.COMM_WORLD.allreduce(1), flush=True)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Runs on hosts that have all they need; each test leaves them so."""
     folder = tmp_path_factory.mktemp("store")
-    with lab_in(folder, 3, stores=stores) as lab:
+    with lab_in(folder, 3) as lab:
         here = Site(lab, folder / "work")
         here.write("hello.py", HELLO)
         works(here)
