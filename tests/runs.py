@@ -140,7 +140,7 @@ def interruptible() -> None:
 def wait_for(condition: Callable[[], object], seconds: float = 30, what: str = "") -> None:
     """Wait until `condition` is true; AssertionError after `seconds`.
 
-    A condition that takes long, as where it starts a program, leaves half of the time to others.
+    A condition that takes long, as where it starts a program, leaves most of the time to others.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -149,7 +149,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 30, what: str = "
             return
         now = time.monotonic()
         assert now < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(min(max(0.02, now - began), 0.5))
+        time.sleep(min(max(0.02, 2 * (now - began)), 1.0))
 
 
 def accuracy(output: str) -> float:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 
 from rotation import thin
 from runs import STARTED, flavour, interruptible, wait_for
-from shanty.launch.lab import control
+from shanty.launch.lab import control, files
 from shanty.launch.lab.model import Lab
 
 __all__ = ["flavour"]
@@ -39,7 +39,7 @@ SHARING = frozenset(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is for one worker of pytest-xdist, since its tests share a lab."""
-    thin(items, Path(__file__).parent, every=3)
+    thin(items, Path(__file__).parent, every=4)
     for item in items:
         if item.path.parent == Path(__file__).parent:
             name = "slurm" if "slurm" in item.path.stem else item.path.stem  # they share a cluster
@@ -172,8 +172,22 @@ class LabHosts:
         return done.stdout.strip()
 
     def exec(self, host: str, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command on a host's console."""
-        return self.shanty("lab", "exec", host, *words, stdin=stdin)
+        """Run a command on a host's console, as `shanty lab exec` does."""
+        if os.getuid():
+            return self.shanty("lab", "exec", host, *words, stdin=stdin)
+        # Without a Python that has to start: tests do this hundreds of times.
+        known = self.shanty.known(self.name)
+        pid = control.first_processes(known)[host]
+        home = next(member.home for member in known.hosts if member.name == host)
+        enter = ["nsenter", "-t", str(pid), "-m", "-n", "-p", "-u", "-i", "--"]
+        return subprocess.run(
+            [*enter, "sh", "-c", 'cd && exec "$@"', "sh", *words],
+            env={"HOME": home, "USER": known.user, "PATH": files.host_path(known)},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     def do(self, verb: str, host: str) -> None:
         """cut, join, freeze, thaw, reboot."""
@@ -231,42 +245,74 @@ def make_lab(lab_home: LabHome) -> Callable[..., LabHosts]:
 
 
 @contextmanager
-def lab_in(folder: Path, count: int, *words: str) -> Iterator[LabHosts]:
-    """A lab that has the folder as its home, up to the end of the block."""
+def lab_in(folder: Path, count: int, *words: str, stores: Path | None = None) -> Iterator[LabHosts]:
+    """A lab that has the folder as its home, up to the end of the block.
+
+    `stores` has what hosts of earlier labs were sent: these get a copy of it.
+    """
     before = links()
     home = LabHome(folder)
     try:
-        yield _bring_up(home, count, *words)
+        found = _bring_up(home, count, *words)
+        if stores is not None and stores.is_dir():
+            _fill(found, stores)
+        yield found
     finally:
         _end(home, before)
 
 
+def _fill(lab: LabHosts, stores: Path) -> None:
+    """Give each host what an earlier lab's was sent; what differs by now has another name."""
+    for home in {lab.home(host).resolve() for host in lab.hosts}:  # they may share one
+        there = home / ".shanty"
+        there.mkdir(mode=0o700)
+        subprocess.run(["cp", "-a", stores, there / "store"], check=True)
+
+
+def _keep(lab: LabHosts, stores: Path) -> None:
+    """Keep our code and the MPIs, as the first host has them, for labs of this test session."""
+    for kind in ("bundle", "mpi"):
+        (stores / kind).mkdir(parents=True, exist_ok=True)
+        for item in (lab.home(lab.hosts[0]) / ".shanty" / "store" / kind).glob("[!.]*"):
+            with suppress(OSError):  # it is there, maybe by another worker of pytest-xdist
+                item.rename(stores / kind / item.name)
+
+
 @pytest.fixture(scope="session")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what hosts were sent, the same for all workers of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stores"
+
+
+@pytest.fixture(scope="session")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[LabHosts]:
     """Three hosts for the files of SHARING that one worker of pytest-xdist has."""
-    with lab_in(tmp_path_factory.mktemp("shared"), 3) as found:
+    with lab_in(tmp_path_factory.mktemp("shared"), 3, stores=stores) as found:
         yield found
+        _keep(found, stores)
         _empty(found)
 
 
 @pytest.fixture(scope="module")
 def lab(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, stores: Path
 ) -> Iterator[LabHosts]:
-    """Three hosts for all tests of a file."""
+    """Three hosts for all tests of a file, whose first run sends nothing but its own files."""
     if request.path.stem in SHARING:
         yield request.getfixturevalue("shared_lab")
         return
-    with lab_in(tmp_path_factory.mktemp("lab"), 3) as found:
+    with lab_in(tmp_path_factory.mktemp("lab"), 3, stores=stores) as found:
         yield found
+        _keep(found, stores)
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[Any]:
     """A real Slurm for the tests of all files that need one."""
     from slurm_cluster import cluster_in  # which takes its labs from here
 
-    with cluster_in(tmp_path_factory.mktemp("slurm")) as found:
+    with cluster_in(tmp_path_factory.mktemp("slurm"), stores) as found:
         yield found
 
 

@@ -15,6 +15,7 @@ from runs import mpi_folder, wait_for
 from shanty.runtime import platform
 from shanty.runtime.rundir import RunDir, read_json, read_lines
 
+# In step with each other. Whoever waits sleeps: a call that blocks would keep a core busy.
 UP = """
 from mpi4py import MPI
 import time
@@ -22,7 +23,9 @@ world = MPI.COMM_WORLD
 print("up", world.rank, MPI.Get_processor_name(), flush=True)
 end = time.monotonic() + 60
 while time.monotonic() < end:
-    world.allreduce(1)
+    barrier = world.Ibarrier()
+    while not barrier.Test():
+        time.sleep(0.02)
     time.sleep(0.02)
 """
 

@@ -161,10 +161,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster_in(folder: Path, name: str = "lab") -> Iterator[Cluster]:
+def cluster_in(folder: Path, stores: Path, name: str = "lab") -> Iterator[Cluster]:
     """A login node and three nodes that are up, to the end of the block."""
     skip_without_slurm()
-    with lab_in(folder, 4, "--shared-home", "--name", name) as lab:
+    with lab_in(folder, 4, "--shared-home", "--name", name, stores=stores) as lab:
         found = Cluster(lab)
         found.up()
         yield found

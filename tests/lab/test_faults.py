@@ -32,9 +32,9 @@ def of_lab(kind: str) -> list[Fault]:
 
 
 @contextmanager
-def planted_in(folder: Path, *words: str) -> Iterator[World]:
+def planted_in(folder: Path, stores: Path, *words: str) -> Iterator[World]:
     """A lab in which faults are planted, with the MPI and our code on its hosts."""
-    with lab_in(folder, 3, *words) as lab:
+    with lab_in(folder, 3, *words, stores=stores) as lab:
         world = World(lab)
         if mpi_folder().exists():
             (lab.shanty.home / "mpi").symlink_to(mpi_folder())
@@ -50,16 +50,16 @@ def planted_in(folder: Path, *words: str) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def plain(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[World]:
     """Three hosts with one network."""
-    with planted_in(tmp_path_factory.mktemp("plain")) as world:
+    with planted_in(tmp_path_factory.mktemp("plain"), stores) as world:
         yield world
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def two(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[World]:
     """Three hosts with two networks."""
-    with planted_in(tmp_path_factory.mktemp("two"), "--nic", "tb0") as world:
+    with planted_in(tmp_path_factory.mktemp("two"), stores, "--nic", "tb0") as world:
         yield world
 
 
@@ -109,14 +109,14 @@ PLAIN, TWO = pytest.mark.xdist_group("plain"), pytest.mark.xdist_group("two")
 
 
 @PLAIN
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", of_lab("plain"), ids=lambda fault: fault.name)
 def test_a_fault_is_named(plain: World, fault: Fault) -> None:
     named(plain, fault)
 
 
 @TWO
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", of_lab("two"), ids=lambda fault: fault.name)
 def test_a_fault_of_two_networks_is_named(two: World, fault: Fault) -> None:
     named(two, fault)

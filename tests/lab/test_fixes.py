@@ -30,8 +30,8 @@ print("sum", MPI.COMM_WORLD.allreduce(1), flush=True)
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
-    with lab_in(tmp_path_factory.mktemp("fixes"), 3) as found:
+def lab(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[LabHosts]:
+    with lab_in(tmp_path_factory.mktemp("fixes"), 3, stores=stores) as found:
         yield found
 
 

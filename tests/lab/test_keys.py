@@ -78,9 +78,9 @@ def look(lab: LabHosts, hosts: Iterable[str] = HOSTS) -> dict[str, State]:
 
 
 @pytest.fixture(scope="module")
-def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+def five(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[LabHosts]:
     """A lab that lets us in by another file than the one that runs write."""
-    with lab_in(tmp_path_factory.mktemp("keys"), 5) as lab:
+    with lab_in(tmp_path_factory.mktemp("keys"), 5, stores=stores) as lab:
         for host in HOSTS:
             file = keys_file(lab, host)
             file.rename(file.with_name("authorized_keys2"))

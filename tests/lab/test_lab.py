@@ -98,12 +98,16 @@ def test_much_data_goes_both_ways_at_once(lab: Any) -> None:
 
 
 def test_exec_passes_on_streams_and_exit_codes(lab: Any) -> None:
-    done = lab.exec("lab2", "sh", "-c", "hostname; pwd; cat; echo err >&2; exit 7", stdin="in\n")
+    def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        found: subprocess.CompletedProcess[str] = lab.shanty("lab", "exec", *words, stdin=stdin)
+        return found
+
+    done = run("lab2", "sh", "-c", "hostname; pwd; cat; echo err >&2; exit 7", stdin="in\n")
     assert (done.returncode, done.stdout) == (7, "lab2\n/srv/lab2/home\nin\n")
     assert done.stderr == "err\n"
-    assert lab.exec("lab1", "sh", "-c", "kill -9 $$").returncode == 137
-    assert lab.exec("lab1", "ls", "-h", "--help").stdout.startswith("Usage: ls")
-    missing = lab.exec("lab1", "no-such-program")
+    assert run("lab1", "sh", "-c", "kill -9 $$").returncode == 137
+    assert run("lab1", "ls", "-h", "--help").stdout.startswith("Usage: ls")
+    missing = run("lab1", "no-such-program")
     assert missing.returncode == 127
     assert "no-such-program cannot be run on lab1" in missing.stderr
 

@@ -55,10 +55,11 @@ LEAST = 100_000  # more than what else goes over a wire meanwhile
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+def planted(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[LabHosts]:
     """eth0 at 200 Mbit/s, tb0 fast, a dead tunnel, and docker0 with one address everywhere."""
     folder = tmp_path_factory.mktemp("planted")
-    with lab_in(folder, 3, "--name", "net", "--nic", "tb0", "--rate", "eth0=200mbit") as lab:
+    words = ("--name", "net", "--nic", "tb0", "--rate", "eth0=200mbit")
+    with lab_in(folder, 3, *words, stores=stores) as lab:
         for number, host in enumerate(lab.hosts, 1):
             done = lab.exec(host, *plants.words(number))
             assert done.returncode == 0, done.stderr
@@ -159,10 +160,10 @@ def test_an_ipv6_address_that_is_blocked_is_not_in_the_way(world: World, site: S
 
 
 @pytest.fixture(scope="module")
-def equal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHosts]:
+def equal(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[LabHosts]:
     """Two networks that are equally fast."""
-    rates = ("--nic", "tb0", "--rate", "eth0=200mbit", "--rate", "tb0=200mbit")
-    with lab_in(tmp_path_factory.mktemp("equal"), 3, "--name", "net", *rates) as lab:
+    words = ("--name", "net", "--nic", "tb0", "--rate", "eth0=200mbit", "--rate", "tb0=200mbit")
+    with lab_in(tmp_path_factory.mktemp("equal"), 3, *words, stores=stores) as lab:
         yield lab
 
 

@@ -140,7 +140,9 @@ def work(mark):
     file.touch()
     print("up", world.rank, MPI.Get_processor_name(), flush=True)
     while first:
-        world.allreduce(1)
+        barrier = world.Ibarrier()
+        while not barrier.Test():
+            time.sleep(0.02)
         time.sleep(0.02)
     return world.gather(MPI.Get_processor_name())
 

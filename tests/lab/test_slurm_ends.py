@@ -25,7 +25,9 @@ signal.signal(signal.SIGUSR1, lambda *_: print("warned", world.rank, flush=True)
 print("up", world.rank, flush=True)
 end = time.monotonic() + 200
 while time.monotonic() < end:
-    world.allreduce(1)
+    barrier = world.Ibarrier()
+    while not barrier.Test():
+        time.sleep(0.02)
     time.sleep(0.02)
 """
 ELASTIC = """

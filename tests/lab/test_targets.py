@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import LabHosts
+from conftest import LabHome, LabHosts
 from lab_engines import IMAGE_WORDS, containers_on, podman_on
 from site_runs import UP, Site
 from slurm_cluster import Cluster, SlurmSite, cluster_in, site_in
@@ -29,7 +29,7 @@ from shanty.runtime import cleanup, platform
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import RunDir, read_json, write_json
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.sampled(1)]
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.sampled(2)]
 
 LOST_AFTER = 3600.0  # seconds: longer than any run may be without agents
 RANKS = 4
@@ -162,8 +162,8 @@ class SlurmPlace(Place):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("slurm"), "batch") as found:
+def cluster(tmp_path_factory: pytest.TempPathFactory, stores: Path) -> Iterator[Cluster]:
+    with cluster_in(tmp_path_factory.mktemp("slurm"), stores, "batch") as found:
         yield found
 
 
@@ -242,7 +242,7 @@ class KubePlace(Place):
 # A worker of pytest-xdist has those that share a lab, so that the labs are up at the same time.
 LABS = {"local": "here", "procs": "here", "toy": "here", "k8s": "k8s", "ssh": "ssh",
         "ssh-image": "ssh", "slurm": "slurm", "slurm-image": "slurm"}  # fmt: skip
-# Of each of these, the short form has one target, another each day.
+# Of each of these, the short form has one target on two days in a row, each with half of the tests.
 TURNS = (("local", "procs", "toy"), ("ssh", "slurm", "ssh-image", "slurm-image"), ("k8s",))
 
 
@@ -251,12 +251,14 @@ def _places() -> list[Any]:
     return [
         pytest.param(name, marks=pytest.mark.xdist_group(LABS[name]))
         for names in TURNS
-        for name in (names if LONG else [variant("targets", names, 1, today())])
+        for name in (names if LONG else [variant("targets", names, 2, today())])
     ]
 
 
 @pytest.fixture(params=_places())
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     """Each target; afterwards nothing of its runs is there."""
     if request.param == "k8s":
         yield from _on_kubernetes(tmp_path)
@@ -268,7 +270,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             more = [*IMAGE_WORDS]
         yield from _on_slurm(request.getfixturevalue("cluster"), tmp_path, more)
         return
-    lab: LabHosts = request.getfixturevalue("lab")
+    if request.param.startswith("ssh"):
+        lab: LabHosts = request.getfixturevalue("lab")
+    else:  # a home is enough; its path is short, for sockets
+        lab = LabHosts(LabHome(tmp_path_factory.mktemp("here")), "none")
     site = Site(lab, tmp_path / "work")
     site.write("up.py", UP)
     if request.param == "local":

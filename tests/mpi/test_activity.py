@@ -25,6 +25,7 @@ print("over")
 
 
 @pytest.mark.slow
+@pytest.mark.sampled  # it keeps both cores busy until that is said
 def test_a_silent_start_says_what_ranks_are_busy_with(shanty):
     """A compiler here is a Python of that name: it is told by its name."""
     (shanty.folder / "cc1plus").symlink_to(sys.executable)

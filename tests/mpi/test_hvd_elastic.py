@@ -13,7 +13,7 @@ from runs import flavour
 __all__ = ["flavour"]
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled(6), pytest.mark.timeout(600)]
 
 SCRIPT = "hvd_elastic.py"
 

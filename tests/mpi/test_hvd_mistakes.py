@@ -12,7 +12,7 @@ from chrome_trace import lanes, read
 from launches import FLAVOURS, Done, Launches, launch, run, told
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled(6), pytest.mark.timeout(120)]
 
 BOUND = 30  # seconds, also on a busy machine
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}

@@ -53,6 +53,7 @@ def check(launches: Launches, kind: str, mpi: str, share: int = 1) -> None:
     launches.check(mpi, 2, "keras", "keras_exact", "keras_callbacks", "keras_optimizer", **how)
 
 
+@pytest.mark.sampled
 def test_checks(launches: Launches) -> None:
     check(launches, "tensorflow", "openmpi5", share=5)
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.mpi
 NETWORK = "lgb_network.py"
 
 
+@pytest.mark.sampled(2)
 def test_training_and_what_ranks_must_have_alike(launches: Launches, flavour: str) -> None:
     folder = launches.scratch / flavour
     folder.mkdir()

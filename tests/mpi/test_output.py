@@ -26,8 +26,12 @@ os.write(1, b"no newline from " + rank)
 """
 
 
+# Ranks, lines of each, and bytes of a line: many ranks, and lines as long as a pipe's buffer.
+LARGE = [(64, 5000, 200), (4, 1000, 65536)] if LONG else [(16, 2000, 200), (4, 250, 65536)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "count", "width"), [(64, 5000, 200), (4, 1000, 65536)])
+@pytest.mark.parametrize(("ranks", "count", "width"), LARGE)
 @pytest.mark.timeout(400)
 def test_nothing_is_lost_or_torn(shanty, flavour, ranks, count, width, record_property):
     script = shanty.script(MANY)

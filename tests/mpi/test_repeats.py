@@ -8,7 +8,7 @@ import pytest
 
 from runs import LONG, WORKERS, traces, vanish, wait_for
 
-TIMES = 50 if LONG else 6
+TIMES = 50 if LONG else 3
 
 
 @pytest.mark.slow

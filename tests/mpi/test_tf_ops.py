@@ -23,6 +23,7 @@ def every_call(launches: Launches, python: Path, flavour: str, ranks: int, share
     launches.check(flavour, ranks, "tensorflow", *CALLS, **how)
 
 
+@pytest.mark.sampled(2)
 def test_calls(launches: Launches) -> None:
     every_call(launches, environments.tensorflow(), "openmpi5", 2, share=6)
 

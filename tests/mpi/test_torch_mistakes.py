@@ -10,7 +10,7 @@ import pytest
 from launches import FLAVOURS, all_passed, launch, run, told
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled(6), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

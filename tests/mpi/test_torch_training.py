@@ -23,6 +23,7 @@ def test_training(launches: Launches, ranks: int, name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.sampled
 def test_resume_on_another_number_of_ranks(launches: Launches) -> None:
     folder = launches.scratch / "saved-2"
     folder.mkdir(exist_ok=True)

@@ -69,6 +69,7 @@ def test_under_a_plain_mpirun(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.sampled(9)  # its run is one of the guide's, too
 def test_the_example(shanty: Shanty) -> None:
     """The same accuracy on two ranks as on one; the metrics are with the run."""
     script = Path(__file__).parents[2] / "examples" / "xgboost" / "digits.py"

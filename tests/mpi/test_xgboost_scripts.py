@@ -37,6 +37,7 @@ def test_nothing_of_shanty_in_it() -> None:
     assert "collective" not in text
 
 
+@pytest.mark.sampled  # tests/lab has it, too
 def test_the_unchanged_script(shanty: Shanty, data: Path, flavour: str) -> None:
     """Each row of the file is with one rank; one model, as good as that of one process."""
     line = ("dmlc-submit", "--cluster", "mpi", "--num-workers", "3", "--mpi", flavour, "python")
@@ -93,6 +94,7 @@ def lines(text: str) -> Counter[str]:
     return Counter(re.sub(r"\[\d\d:\d\d:\d\d\]", "[time]", text).splitlines())
 
 
+@pytest.mark.sampled(2)
 def test_a_script_without_rabit_is_left_alone(shanty: Shanty) -> None:
     """Two ranks do what each would do as a process of its own, to the last warning."""
     script, folder = shanty.script(PLAIN), small(shanty.folder)
@@ -130,6 +132,7 @@ with xgb.collective.CommunicatorContext(**arguments, dmlc_task_id=f"{world.rank:
 """
 
 
+@pytest.mark.sampled(2)
 def test_a_script_that_joins_its_ranks_itself_is_left_alone(shanty: Shanty) -> None:
     script, folder = shanty.script(OWN), small(shanty.folder)
     done = shanty("run", "-q", "-n", "2", "--oversubscribe", script, folder)
