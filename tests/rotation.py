@@ -1,5 +1,5 @@
 """What the short form of the suite leaves out, in turn: another part each day, so that each variant
-of each test runs within days.
+of each test runs within a few weeks.
 
 SHANTY_TEST_DAY names the day (days since 1970), to repeat the selection of another day.
 """
