@@ -31,6 +31,7 @@ class Agreement:
 
     def __init__(self) -> None:
         self._steps = 0
+        self._joins = ops.joins()
         self._differs = False  # a warning has said so
 
     def check(
@@ -42,8 +43,11 @@ class Agreement:
         """Compare what is due at a step; collective over the process set.
 
         The first step compares parameters and options. Steps 2, 4, 8, …, 512, 1024, 1536 compare
-        options, which a scheduler may change on some ranks only. Raises as `compare` does.
+        options, which a scheduler may change on some ranks only. Nothing is compared after a join:
+        ranks with less data have made fewer steps. Raises as `compare` does.
         """
+        if self._joins != ops.joins():
+            return
         step = self._steps + 1
         often = step % _OFTEN == 0 or (step < _OFTEN and not step & (step - 1))
         if step == 1:

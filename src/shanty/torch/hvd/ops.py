@@ -44,6 +44,8 @@ Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 Splits = Sequence[int] | Tensor | None
 P = ParamSpec("P")
 
+_joins = 0  # that have ended
+
 
 def _waited_for(begin: Callable[P, int], doc: str) -> Callable[P, Any]:
     """Return the call of the same arguments that waits for what `begin` starts, and returns it."""
@@ -345,9 +347,16 @@ def join(device: int = -1) -> int:
     allgather and alltoall; a broadcast from it fails. device: has no effect.
     Returns the rank that joined last.
     """
+    global _joins
     request = Request(Kind.JOIN, None)
     last: int = synchronize(start(request, global_process_set, form=lambda ended: ended.value))
+    _joins += 1
     return last
+
+
+def joins() -> int:
+    """Return how often all ranks have joined, the same number on all of them."""
+    return _joins
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
