@@ -160,3 +160,12 @@ def check_process_sets() -> None:
     hvd.barrier()
     for each in sets:
         hvd.remove_process_set(each)
+
+
+def check_steps_after_a_join() -> None:
+    """Ranks with less data have made fewer steps; what they compare at some steps must not meet."""
+    model = network()
+    optimizer = distributed(model)
+    for more in (0, 8):
+        steps(model, optimizer, numbers=range(1 + more + hvd.rank()))
+        hvd.join()
