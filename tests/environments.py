@@ -137,9 +137,7 @@ def environment(name: str, recipe: Recipe, beside: str = "") -> Path:
                 (path,) = folder.glob("lib/python3*/site-packages")
                 (path / "beside.pth").write_text(sysconfig.get_path("purelib"))
             for packages, options in recipe:
-                # Otherwise the ranks of a first run would all compile at once.
-                install = ["pip", "install", "--compile-bytecode", "--python", str(python)]
-                _uv(*install, *options, *packages)
+                _uv("pip", "install", "--python", str(python), *options, *packages)
             ready.touch()
     return python
 

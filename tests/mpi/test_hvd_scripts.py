@@ -106,7 +106,7 @@ def test_accuracy_of_process_sets(train: Train, ranks: int) -> None:
         assert f"trained by ranks {ranks_of_one}" in output
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=LONG), 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=LONG), 3])
 def test_accuracy_with_join(train: Train, ranks: int) -> None:
     output = compare(train, "uneven_join", ranks)
     assert f"rank {ranks - 1} was last" in output  # it has the most
