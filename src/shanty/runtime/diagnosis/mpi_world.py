@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.rendezvous import Meeting, explain
-from shanty.runtime.errors import WorldError
+from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
@@ -20,6 +20,7 @@ FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said b
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 _PROBING = ("lightning", "lightning_fabric", "pytorch_lightning")  # they ask MPI for its size only
 _SHOWN = 3  # ranks, and logged numbers, that are named
+LOST = 1.0  # seconds that a launcher may outlive, or precede, its daemons by when all end
 UNREACHED = 3.0  # seconds that the others may wait in MPI_Init for a rank that has ended
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
@@ -46,7 +47,6 @@ class Rank:
     fix: str = ""
     failed: Optional[float] = None
     oom: bool = False
-    orphaned: str = ""  # the process of the launcher that was gone while the rank was on
     meeting: Optional[Meeting] = None  # the rendezvous of a framework in which it waits
     missed: Optional[Meeting] = None  # the last one, which it left by an error
 
@@ -71,6 +71,7 @@ class MpiWorld:
         # Numbers that are logged, with "NaN" or the like: at which step each rank had it first.
         self.not_finite: Dict[Tuple[str, str], Dict[int, str]] = {}
         self._awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
+        self._lost: Optional[Tuple[float, str, str]] = None  # when, on which host, what
         self._first_failure: Optional[float] = None
         self._known_since = 0.0  # when that was reported
 
@@ -133,6 +134,8 @@ class MpiWorld:
                 rank.fix = report.text("fix", rank.fix)
                 if rank.code != 0:
                     self._fault(rank, report.number("at", now))
+        if self._lost is None and report.text("launcher"):
+            self._lost = now, rank.host, report.text("launcher")
         if not well or self._first_failure is None:
             return False
         self._known_since = now
@@ -272,12 +275,16 @@ class MpiWorld:
             if now < self._settled_by() and not self._all_ended():
                 return None
             culprit = self._culprit()
+            if self._lost is not None and self._lost[0] < (culprit.failed or 0) + LOST:
+                return self.launcher_lost()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
             return self._blame(culprit)
         if self.mismatch:
             return self.mismatch
+        if self._lost is not None and now > self._lost[0] + LOST and self.running:
+            return self.launcher_lost()
         for rank in self.ranks.values():
             if self._stranger(rank) and now > rank.seen + UNJOINED and rank.ended is None:
                 return self._mixed(
@@ -289,6 +296,19 @@ class MpiWorld:
             if early and now > (rank.ended or now) + LEFT_EARLY and not self._all_ended():
                 return self.left_early(rank)
         return self._unreached(now)
+
+    def launcher_lost(self) -> Optional[Failure]:
+        """The failure where a process of the launcher was gone while its ranks were on."""
+        if self._lost is None:
+            return None
+        _, host, process = self._lost
+        return Failure(
+            f"the launcher's {process} on host {host} is gone, and has left its ranks behind",
+            "it was killed, or it crashed; without it ranks can neither begin nor end their "
+            "communication",
+            "find out from the host's log who ended it (out of memory?); run again",
+            host=host,
+        )
 
     @property
     def meetings(self) -> Dict[int, Meeting]:
@@ -447,6 +467,8 @@ class MpiWorld:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
         rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
         code = rank.code if rank is not None and not self._stranger(rank) else None
+        if self._lost is not None and failure.rank is None:
+            return LaunchError.exit_code
         if failure is self.mismatch or not code:
             return WorldError.exit_code
         return code if code >= 0 else 128 - code
@@ -474,6 +496,7 @@ _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
     "SIGKILL": "someone, or the kernel, killed it",
+    "SIGTERM": "someone ended it, or its launcher",
     "SIGABRT": "it gave up, often after an error of MPI or of a library",
     "SIGILL": "it was built for another processor",
     "SIGFPE": "an integer was divided by zero",

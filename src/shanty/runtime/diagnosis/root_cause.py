@@ -88,11 +88,11 @@ def at_end(
         what, why = error or f"the launcher ended with exit code {code}", ""
         fix = ""
         if signal and not error:
-            what = f"the launcher was ended by {signal_name(signal)}"
+            what = f"the launcher on host {plan.lead.name} was ended by {signal_name(signal)}"
             fix = "find out from the host's log who ended it (out of memory?); run again"
         elif killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
-        passed_on = killed or plan.raw or error
+        passed_on = (killed and not signal) or plan.raw or error
         return Verdict(
             Failure(what, why, fix),
             code if passed_on else LaunchError.exit_code,

@@ -245,8 +245,8 @@ def _halted(
     """Returns the stall of ranks that wait because a process of their launcher is stopped."""
     others = [r.rank for r in waiting]
     return Stall(
-        f"no progress for {after:g} s: the launcher's {name} (pid {pid}) on {host} is stopped, as "
-        f"by SIGSTOP; {named(others)} {'waits' if len(others) == 1 else 'wait'} in "
+        f"no progress for {after:g} s: the launcher's {name} (pid {pid}) on host {host} is "
+        f"stopped, as by SIGSTOP; {named(others)} {'waits' if len(others) == 1 else 'wait'} in "
         f"{waiting[0].call}",
         _FIXES["stopped"].format(pid=pid, host=host),
         (),

@@ -10,6 +10,7 @@ import pytest
 from plans import world_of
 from shanty.runtime.diagnosis import mpi_world as judge
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.errors import LaunchError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rundir import is_run_id, new_id
@@ -300,3 +301,27 @@ def test_a_world_whose_ranks_end_without_mpi_is_complete_while_one_is_on() -> No
     assert world.complete
     end(world, 0, 0, 3.0)
     assert not world.complete
+
+
+def test_ranks_that_have_lost_their_launcher() -> None:
+    """What comes of it, as their ends and what they say of it, is not the cause."""
+    world = united()
+    end(world, 1, 14, 5.0, why="PMIx has gone", launcher="prted (pid 7)")
+    end(world, 0, -9, 5.1)
+    failure = blamed(world, 5.3)
+    assert (
+        failure.what
+        == "the launcher's prted (pid 7) on host h is gone, and has left its ranks behind"
+    )
+    assert (failure.rank, world.exit_code(failure)) == (None, LaunchError.exit_code)
+    calm = united()
+    calm.report(Report({"event": "orphaned", "rank": 1, "launcher": "prted (pid 7)"}), 5.0)
+    assert calm.verdict(5.5) is None  # the launcher may say why
+    assert blamed(calm, 5.1 + judge.LOST) == failure
+
+
+def test_a_rank_that_failed_before_its_launcher_ended() -> None:
+    world = united()
+    end(world, 1, 3, 5.0)
+    world.report(Report({"event": "orphaned", "rank": 0, "launcher": "prted (pid 7)"}), 9.0)
+    assert blamed(world, 9.1).rank == 1

@@ -136,7 +136,7 @@ def test_what_others_send_over_the_links_says_nothing() -> None:
 def test_a_launcher_that_is_stopped() -> None:
     said = what(rank(0, call="MPI_Finalize"), rank(1), halted=((7, "mpirun"),))
     assert said == (
-        "the launcher's mpirun (pid 7) on a is stopped, as by SIGSTOP; "
+        "the launcher's mpirun (pid 7) on host a is stopped, as by SIGSTOP; "
         "ranks 0, 1 wait in MPI_Allreduce"
     ).replace("MPI_Allreduce", "MPI_Finalize")
 
