@@ -80,10 +80,19 @@ def test_a_host_is_started_anew(site: Site) -> None:
 def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()
-        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^/srv.*/({'|'.join(DAEMONS)})")
+        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^[^ ]*/({'|'.join(DAEMONS)})")
         assert done.returncode == 0, done.stderr
         what = ends_by(site, process, "lab2", began)
     assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"
+
+
+def test_the_launcher_is_killed(site: Site, flavour: str) -> None:
+    with site.running(flavour) as process:
+        began = time.monotonic()
+        done = site.lab.exec("lab1", "pkill", "-KILL", "-f", "^[^ ]*/(prterun|mpirun|mpiexec)")
+        assert done.returncode == 0, done.stderr
+        what = ends_by(site, process, "lab1", began)
+    assert what == "the launcher on host lab1 was ended by SIGKILL"
 
 
 def test_a_workers_agent_is_killed(site: Site, flavour: str) -> None:

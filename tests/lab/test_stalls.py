@@ -15,10 +15,11 @@ from site_runs import Site
 from runs import wait_for
 from shanty.runtime import platform
 from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.mpi.processes import DAEMONS
 
 AFTER = 3  # seconds; a user's bound is a minute
 SCRIPT = """
-import fcntl, sys, time
+import fcntl, os, subprocess, sys, time
 import numpy
 from mpi4py import MPI
 world, value = MPI.COMM_WORLD, numpy.zeros(1)
@@ -36,7 +37,18 @@ def save():
 def step():
     return sum(i * i for i in range(300_000))
 
+OTHERS = '''
+import os, socket, time
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    end.sendto(bytes(60000), (os.environ["MASTER_ADDR"], 9))
+    time.sleep(0.02)
+'''
+
 world.Barrier()
+if case == "traffic":
+    if world.rank == 2: subprocess.Popen([sys.executable, "-c", OTHERS])
+    world.Recv(value, source=(world.rank + 1) % world.size)
 if world.rank == 2:
     if case == "loop": train()
     if case == "lock": save()
@@ -44,6 +56,8 @@ print("on", flush=True)
 while case == "cpu":
     value[0] = step()
     world.Allreduce(MPI.IN_PLACE, value)
+while case == "end" and world.bcast(not os.path.exists("/tmp/stall-end"), 2):
+    time.sleep(0.1)
 world.Allreduce(MPI.IN_PLACE, value)
 """
 CASES = {
@@ -78,6 +92,33 @@ def test_the_odd_rank_and_its_host_come_first(site: Site, case: str) -> None:
     )
     assert all(f"\n{name}: load " in done.stderr for name in site.lab.hosts)
     assert (site.status()["failure"]["rank"], site.status()["failure"]["host"]) == (2, host)
+
+
+def test_what_other_programs_send_says_nothing(site: Site) -> None:
+    """3 MB/s between the hosts: that of the ranks themselves would be on its way."""
+    done = site(*words(site, "traffic", "--on-stall", "stop"))
+    assert done.returncode == STALL_EXIT, done.stderr
+    assert f"no progress for {AFTER} s: all ranks wait in MPI_Recv\n" in done.stderr
+
+
+def test_a_daemon_of_the_launcher_is_stopped(site: Site, flavour: str) -> None:
+    """The ranks do not need it before their end."""
+    before = set((site.lab.shanty.home / "runs").glob("*"))
+    process = site.start(*words(site, "end", "--mpi", flavour, "--on-stall", "stop"))
+    wait_for(lambda: set((site.lab.shanty.home / "runs").glob("*")) - before, 90)
+    wait_for(lambda: b"on" in b"".join(p.read_bytes() for p in site.last.rank_logs().values()), 60)
+    host = site.lab.hosts[2]
+    daemons = "|".join(DAEMONS)
+    done = site.lab.exec(host, "pkill", "-STOP", "-f", f"^[^ ]*/({daemons})")
+    assert done.returncode == 0, done.stderr
+    try:
+        site.lab.exec(host, "touch", "/tmp/stall-end")
+        _, said = process.communicate(timeout=60)
+    finally:
+        site.lab.exec(host, "rm", "-f", "/tmp/stall-end")
+    assert process.returncode == STALL_EXIT, said
+    stopped = rf"the launcher's ({daemons}) \(pid \d+\) on host {host} is stopped, as by SIGSTOP"
+    assert re.search(stopped, said), said
 
 
 @pytest.fixture

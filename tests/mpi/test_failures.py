@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from runs import WORKERS, wait_for
+from shanty.runtime import platform
 from shanty.runtime.logfile import last_lines
+from shanty.runtime.mpi.processes import is_launchers
 from shanty.runtime.rundir import read_json
 
 LOST = {  # ends that are 0 to the system: what rank 1 does, and what is said of it
@@ -34,6 +36,13 @@ if c.rank == 1:
     print("rank 1 ends", flush=True)
     {}
 c.barrier()
+"""
+ENDLESS = """
+import time
+from mpi4py import MPI
+while True:
+    MPI.COMM_WORLD.barrier()
+    time.sleep(0.1)
 """
 EXITS = {"raise": 1, "wordless": 1, "exit": 3, "kill": 137, "segv": 139, "abort": 7}
 WORDS = {
@@ -111,6 +120,54 @@ def test_an_end_that_is_0_to_the_system(shanty, flavour, case):
         assert done.returncode == (72 if case == "_exit" else 1), done.stderr
         assert words.format(os.uname().nodename) in f"{failure['what']} {failure['why']}"
         assert failure["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "call"),
+    [
+        ("if os.environ['RANK'] == '0':\n    import mpi4py.MPI\n", "MPI_Init"),
+        (
+            "if os.environ['RANK'] == '0':\n    import torch.distributed as dist\n"
+            "    dist.init_process_group('gloo')\n",
+            "torch.distributed.init_process_group",
+        ),
+    ],
+)
+def test_a_rank_that_ends_well_before_it_joins(shanty, flavour, script, call):
+    if "torch" in script:
+        pytest.importorskip("torch")
+    script = shanty.script("import os, sys\n" + script)
+    done = shanty("run", "--mpi", flavour, "-n", 2, script, timeout=60)
+    assert done.returncode == 72, done.stderr
+    assert f"ended with exit code 0 before it reached {call}\n" in done.stderr
+    assert f"  why: rank 0 waits in {call} for it\n" in done.stderr
+
+
+def test_a_script_in_standard_input_that_a_shell_passes_on(shanty):
+    """Rank 1 has an empty one."""
+    script = b"from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n"
+    done = shanty("run", "-n", 2, "--", "bash", "-c", "python3 -", stdin=script, timeout=60)
+    assert done.returncode == 72
+    assert "before it reached MPI_Init" in done.stderr
+    assert "Only rank 0 has the standard input" in done.stderr
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["launcher", "daemon"])
+def test_the_launcher_is_killed(shanty, flavour, which):
+    """Open MPI's has no daemon on its own host."""
+    process = shanty.start("run", "--mpi", flavour, "-n", 2, shanty.script(ENDLESS))
+    wait_for(lambda: shanty.status().get("joined") == 2)
+    agent = (read_json(shanty.last.agents) or {})["node_agent"]["pid"]
+    every = [(e.pid, platform.command(e.pid)) for e in platform.descendants(agent)]
+    theirs = [pid for pid, words in every if words and is_launchers(Path(words[0]).name)]
+    os.kill(theirs[which], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    host = os.uname().nodename
+    if theirs[which] == theirs[0]:
+        assert f"the launcher on host {host} was ended by SIGKILL" in said.decode()
+    else:
+        assert f"(pid {theirs[which]}) on host {host} is gone" in said.decode()
+    assert shanty.status()["failure"]["rank"] is None
 
 
 def test_an_exit_code_of_256_without_mpi(shanty):

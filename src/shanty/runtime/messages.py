@@ -114,10 +114,8 @@ class RankState(Record):
 
 
 class Link(Record):
-    """A network link of a host other than the loopback.
-
-    `carries` is false when it is down, `used` true when it has ever carried anything. `bytes` are
-    those of the direction that carried more, `errors` those of both directions.
+    """A link of a host, not the loopback: `carries` is false when it is down, `used` true when it
+    has ever carried anything. `bytes` are those of the direction that carried more, `errors` all.
     """
 
     name: str
@@ -130,8 +128,9 @@ class Link(Record):
 class HostLoad(Record):
     """The load of a host: `load` of 1 min, memory in bytes.
 
-    The bytes and errors of `links`, and `tcp` (segments sent, and sent again), are those of the
-    last `seconds`.
+    The bytes and errors of `links`, `tcp` (segments sent, and sent again) and `own`, the bytes of
+    the ranks' connections to other hosts, are those of the last `seconds`. `halted` are processes
+    of the launcher that are stopped.
     """
 
     load: float
@@ -141,6 +140,8 @@ class HostLoad(Record):
     links: Tuple[Link, ...]
     tcp: Tuple[int, int]
     seconds: float
+    own: int = 0
+    halted: Tuple[Tuple[int, str], ...] = ()
 
 
 class RankActivity(Record):
@@ -563,6 +564,7 @@ _READERS: Dict[str, Reader] = {
     "Optional[Tuple[Frame, ...]]": _maybe(_many(_row(_text, _whole, _text))),
     "Report": _report,
     "HostLoad": _record(HostLoad),
+    "Tuple[Tuple[int, str], ...]": _many(_row(_whole, _text)),
     "Tuple[Link, ...]": _many(_record(Link)),
     "Tuple[LinkTarget, ...]": _many(_record(LinkTarget)),
     "Tuple[RankActivity, ...]": _many(_record(RankActivity)),

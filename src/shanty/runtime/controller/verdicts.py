@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional
 from shanty.runtime import foreign_variables
 from shanty.runtime.controller.queue_ending import ended_by_term
 from shanty.runtime.diagnosis.mpi_abort import abort
-from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, at_end, explained
 from shanty.runtime.errors import STOPPED_EXIT, LaunchError, WorldError
 from shanty.runtime.logfile import last_lines
@@ -193,7 +193,11 @@ class Outcome:
     # ------------------------------------------------------------------ what explains a failure
 
     def _of_rank(self, failure: Failure, world: MpiWorld, links: Optional[LinkCheck]) -> Failure:
-        """Add what else is known of the rank to blame."""
+        """Add what else is known of the rank to blame, or of the launcher."""
+        if failure == world.launcher_lost() and (self.launcher or 0) < 0:  # its daemons follow it
+            host, number = self._plan.lead.name, -(self.launcher or 0)
+            what = f"the launcher on host {host} was ended by {signal_name(number)}"
+            return replace(failure, what=what, why="", host=host)
         found = self.with_lines(failure if links is None else links.explain(failure))
         return self._with_settings(found) if world.failed_in_init(failure) else found
 

@@ -13,7 +13,7 @@ import time
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from shanty.runtime import platform, proc_files
-from shanty.runtime.diagnosis.root_cause import named
+from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.run_view import Actions, RunView
 from shanty.runtime.messages import LookAtActivity, RankActivity
 from shanty.runtime.rundir import RunDir

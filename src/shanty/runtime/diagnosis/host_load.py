@@ -11,18 +11,23 @@ from shanty.runtime import platform, proc_files
 from shanty.runtime.messages import HostLoad, Link
 from shanty.runtime.proc_files import Counts
 
-Counters = Tuple[Dict[str, Counts], Tuple[int, int]]
+Counters = Tuple[Dict[str, Counts], Tuple[int, int], Tuple[int, int]]
 
 
-def counters() -> Counters:
-    """Returns bytes and errors of each link, and the segments that TCP has sent, and sent again."""
+def counters(own: Tuple[int, int]) -> Counters:
+    """Returns bytes and errors of each link, the segments that TCP has sent, and sent again.
+
+    `own` are the bytes that the ranks have sent and received.
+    """
     links = {name: link for name, link in proc_files.links().items() if name != "lo"}
-    return links, _tcp()
+    return links, _tcp(), own
 
 
-def look(since: Counters, now: Counters, seconds: float) -> HostLoad:
+def look(
+    since: Counters, now: Counters, seconds: float, halted: Tuple[Tuple[int, str], ...] = ()
+) -> HostLoad:
     """Returns the load of this host, with what was counted between `since` and `now`."""
-    (links, tcp), (before, tcp_before) = now, since
+    (links, tcp, own), (before, tcp_before, own_before) = now, since
     memory = proc_files.memory()
     found = []
     for name, new in sorted(links.items()):
@@ -37,6 +42,8 @@ def look(since: Counters, now: Counters, seconds: float) -> HostLoad:
         links=tuple(found),
         tcp=(tcp[0] - tcp_before[0], tcp[1] - tcp_before[1]),
         seconds=seconds,
+        own=max(own[0] - own_before[0], own[1] - own_before[1]),
+        halted=halted,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shanty.runtime import messages
-from shanty.runtime.network_probe import CLOSED, TRY_BYTES, pairs
+from shanty.runtime.network_probe import CLOSED, pairs
 from shanty.runtime.spec import Failure
 
 TYPE_CHECKING = False
@@ -87,7 +87,6 @@ class LinkCheck:
         self._until = now + _LISTENING
         self._trying = self.over = False
         self.fault: LinkFault | None = None
-        self.moved: dict[str, int] = dict.fromkeys(self._ends, 0)  # bytes each way, by host
         for name, ends in self._ends.items():
             tell_host(name, messages.Listen(number, tuple(ends), self._tokens[name]))
 
@@ -138,8 +137,6 @@ class LinkCheck:
             for own, other in zip(self._ends[source], self._ends[target]):
                 if other in self._ports[target]:
                     self._asked.setdefault(source, []).append(target)
-                    for name in (source, target):
-                        self.moved[name] += TRY_BYTES + TRY_BYTES // 8  # with the headers
                     port = self._ports[target][other]
                     targets[source].append(
                         messages.LinkTarget(other, port, self._tokens[target], own)

@@ -6,7 +6,9 @@ import signal
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from shanty.runtime.errors import WorldError
+from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.rendezvous import Meeting, explain
+from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
@@ -18,6 +20,8 @@ FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said b
 LEFT_EARLY = 10.0  # seconds that the others may go on after a rank left without MPI_Finalize
 _PROBING = ("lightning", "lightning_fabric", "pytorch_lightning")  # they ask MPI for its size only
 _SHOWN = 3  # ranks, and logged numbers, that are named
+LOST = 1.0  # seconds that a launcher may outlive, or precede, its daemons by when all end
+UNREACHED = 3.0  # seconds that the others may wait in MPI_Init for a rank that has ended
 UNJOINED = 5.0  # seconds that a rank with another MPI's library may take to join all the same
 
 
@@ -43,6 +47,8 @@ class Rank:
     fix: str = ""
     failed: Optional[float] = None
     oom: bool = False
+    meeting: Optional[Meeting] = None  # the rendezvous of a framework in which it waits
+    missed: Optional[Meeting] = None  # the last one, which it left by an error
 
     @property
     def at_fault(self) -> bool:
@@ -65,6 +71,7 @@ class MpiWorld:
         # Numbers that are logged, with "NaN" or the like: at which step each rank had it first.
         self.not_finite: Dict[Tuple[str, str], Dict[int, str]] = {}
         self._awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
+        self._lost: Optional[Tuple[float, str, str]] = None  # when, on which host, what
         self._first_failure: Optional[float] = None
         self._known_since = 0.0  # when that was reported
 
@@ -97,6 +104,11 @@ class MpiWorld:
         elif event == "training":
             self.training_since = self.training_since or now
             self.trainings.append(report)
+        elif event == "meeting":
+            rank.meeting, rank.missed = _meeting(report, now), None
+        elif event == "met":
+            rank.missed = rank.meeting if report.flag("failed") else None
+            rank.meeting = None
         elif event == "not-finite":
             found = self.not_finite.setdefault((report.text("name"), report.text("value")), {})
             found.setdefault(number, report.text("place"))
@@ -112,6 +124,9 @@ class MpiWorld:
             self._fault(rank, report.number("at", now))
         elif event == "exited":
             rank.ended = report.number("at", now)
+            rank.missed, rank.meeting = rank.missed or rank.meeting, None
+            # It has made no use of MPI if it ended well without it.
+            rank.plain = rank.plain or (report.whole("code") == 0 and not rank.library)
             self._over_since = now if self._all_ended() else None
             rank.oom = report.flag("oom")
             if not rank.at_fault:
@@ -119,6 +134,8 @@ class MpiWorld:
                 rank.fix = report.text("fix", rank.fix)
                 if rank.code != 0:
                     self._fault(rank, report.number("at", now))
+        if self._lost is None and report.text("launcher"):
+            self._lost = now, rank.host, report.text("launcher")
         if not well or self._first_failure is None:
             return False
         self._known_since = now
@@ -248,6 +265,7 @@ class MpiWorld:
         return (
             self.expected is not None
             and self.up == self.expected
+            and not self._all_ended()
             and all(self._is_joined(rank) or rank.plain for rank in self.ranks.values())
         )
 
@@ -257,12 +275,16 @@ class MpiWorld:
             if now < self._settled_by() and not self._all_ended():
                 return None
             culprit = self._culprit()
+            if self._lost is not None and self._lost[0] < (culprit.failed or 0) + LOST:
+                return self.launcher_lost()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
             return self._blame(culprit)
         if self.mismatch:
             return self.mismatch
+        if self._lost is not None and now > self._lost[0] + LOST and self.running:
+            return self.launcher_lost()
         for rank in self.ranks.values():
             if self._stranger(rank) and now > rank.seen + UNJOINED and rank.ended is None:
                 return self._mixed(
@@ -273,7 +295,57 @@ class MpiWorld:
             early = rank.ended is not None and rank.code == 0 and self._left(rank)
             if early and now > (rank.ended or now) + LEFT_EARLY and not self._all_ended():
                 return self.left_early(rank)
+        return self._unreached(now)
+
+    def launcher_lost(self) -> Optional[Failure]:
+        """The failure where a process of the launcher was gone while its ranks were on."""
+        if self._lost is None:
+            return None
+        _, host, process = self._lost
+        return Failure(
+            f"the launcher's {process} on host {host} is gone, and has left its ranks behind",
+            "it was killed, or it crashed; without it ranks can neither begin nor end their "
+            "communication",
+            "find out from the host's log who ended it (out of memory?); run again",
+            host=host,
+        )
+
+    @property
+    def meetings(self) -> Dict[int, Meeting]:
+        """The ranks that wait for each other in a framework's rendezvous."""
+        return {r.rank: r.meeting for r in self.ranks.values() if r.meeting is not None}
+
+    def _unreached(self, now: float) -> Optional[Failure]:
+        """The failure of a rank that has ended well without MPI, while others wait there for it."""
+        gone = [r for r in self.ranks.values() if r.ended is not None and self._stayed_away(r)]
+        if not gone or now < min(r.ended or now for r in gone) + UNREACHED:
+            return None
+        alive = len(self.running)
+        in_init = [r for r in self.ranks.values() if r.rank in self.waiting_in_init()]
+        in_init = [r for r in in_init if now >= r.seen + UNREACHED]
+        short = [rank for rank, each in self.meetings.items() if each.size > alive]
+        short = [rank for rank in short if now >= self.meetings[rank].since + UNREACHED]
+        if in_init:
+            return self._stayed_out(gone[0], sorted(r.rank for r in in_init), "MPI_Init")
+        if short:
+            return self._stayed_out(gone[0], sorted(short), self.meetings[short[0]].what)
         return None
+
+    @staticmethod
+    def _stayed_away(rank: Rank) -> bool:
+        return rank.code == 0 and rank.joined is None and not rank.library
+
+    def _stayed_out(self, rank: Rank, waiting: List[int], call: str) -> Failure:
+        others = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
+        return Failure(
+            f"rank {rank.rank} on {rank.host} ended with exit code 0 before it reached {call}",
+            f"{others} in {call} for it",
+            "let every rank run the whole script; a rank without work must join all the "
+            "same. Only rank 0 has the standard input of the run: write a script that comes from "
+            "there to a file",
+            rank.rank,
+            rank.host,
+        )
 
     def _settled_by(self) -> float:
         """The time from which it counts as known which rank failed first."""
@@ -373,7 +445,18 @@ class MpiWorld:
         if rank.why.startswith("cannot run "):
             return Failure(f"{where}: {rank.why}", "", rank.fix, rank.rank, rank.host)
         fix = self._spawning() if rank.why.startswith(UNSPAWNED) else rank.fix
-        return Failure(f"{where} ended with exit code {code}", rank.why, fix, rank.rank, rank.host)
+        why = rank.why
+        missed = self._missed(rank)
+        if missed is not None:
+            why, fix = f"{missed[0]}; {why}" if why else missed[0], missed[1]
+        return Failure(f"{where} ended with exit code {code}", why, fix, rank.rank, rank.host)
+
+    def _missed(self, rank: Rank) -> Optional[Tuple[str, str]]:
+        """Return why a rank that failed in a rendezvous did not meet the others, and a fix."""
+        if rank.missed is None:
+            return None
+        found = {r.rank: r.meeting or r.missed for r in self.ranks.values()}
+        return explain({k: m for k, m in found.items() if m is not None}, self.expected or 0)
 
     def _spawning(self) -> str:
         """The advice for a rank that cannot start processes by MPI."""
@@ -384,6 +467,8 @@ class MpiWorld:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
         rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
         code = rank.code if rank is not None and not self._stranger(rank) else None
+        if self._lost is not None and failure.rank is None:
+            return LaunchError.exit_code
         if failure is self.mismatch or not code:
             return WorldError.exit_code
         return code if code >= 0 else 128 - code
@@ -397,6 +482,13 @@ def _natural(at: str) -> float:
         return 0.0
 
 
+def _meeting(report: Report, now: float) -> Meeting:
+    whole = report.whole
+    size, place = whole("size"), whole("place")
+    texts = (report.text(name) for name in ("address", "origin", "ours"))
+    return Meeting(report.text("what"), now, size or 0, -1 if place is None else place, *texts)
+
+
 _LIBRARY = ("mapped", "loading", "linked")  # events about the libmpi of a process
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
@@ -404,6 +496,7 @@ _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
     "SIGKILL": "someone, or the kernel, killed it",
+    "SIGTERM": "someone ended it, or its launcher",
     "SIGABRT": "it gave up, often after an error of MPI or of a library",
     "SIGILL": "it was built for another processor",
     "SIGFPE": "an integer was divided by zero",

@@ -20,7 +20,9 @@ from shanty.runtime.diagnosis import host_load
 from shanty.runtime.diagnosis.elf import UnreadableError
 from shanty.runtime.diagnosis.native_stacks import MPI, Look, look_at
 from shanty.runtime.diagnosis.stacks import probe_answers
+from shanty.runtime.diagnosis.tcp_connections import Traffic
 from shanty.runtime.messages import HostLoad, Moves, RankState
+from shanty.runtime.mpi.processes import is_launchers
 from shanty.runtime.rundir import RunDir
 
 TYPE_CHECKING = False
@@ -132,7 +134,8 @@ class ProgressSampler:
     def __init__(self, run: RunDir, bound: float = 0.0) -> None:
         self._run = run
         self._bound = bound
-        self._counters = deque([(time.monotonic(), host_load.counters())])
+        self._traffic = Traffic()
+        self._counters = deque([(time.monotonic(), host_load.counters((0, 0)))])
         self._ranks: Dict[Key, _Rank] = {}
         self._waiting: Dict[int, Tuple[int, int]] = {}  # for locks, as seen the last time
 
@@ -175,12 +178,20 @@ class ProgressSampler:
         return Moves(tuple(told), self._load())
 
     def _load(self) -> HostLoad:
-        now, counters = time.monotonic(), host_load.counters()
+        own = self._traffic.total([rank.pid for rank in self._ranks.values()])
+        now, counters = time.monotonic(), host_load.counters(own)
         while len(self._counters) > 1 and self._counters[1][0] <= now - self._bound:
             self._counters.popleft()
         self._counters.append((now, counters))
         began, since = self._counters[0]
-        return host_load.look(since, counters, now - began)
+        return host_load.look(since, counters, now - began, self._halted())
+
+    def _halted(self) -> Tuple[Tuple[int, str], ...]:
+        """Returns the launcher's processes on this host that are stopped: pid and name."""
+        ranks = {rank.pid for rank in self._ranks.values()}
+        stopped = [e.pid for e in platform.descendants(os.getpid()) if e.state == "T"]
+        named = [(pid, os.path.basename((platform.command(pid) or [""])[0])) for pid in stopped]
+        return tuple([each for each in named if is_launchers(each[1]) and each[0] not in ranks])
 
     def _stand(self, ranks: Sequence[_Rank], now: float) -> None:
         looks: Dict[int, Look] = {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import List, Mapping, NamedTuple, Optional, Sequence
 
 from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
+from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
@@ -38,6 +39,8 @@ def late(plan: Plan, worlds: Mapping[str, MpiWorld], now: float, began: float) -
         if missing:
             return _not_started(plan, missing, world.expected)
         waiting = world.waiting_in_init()
+        if any(not rank.library and rank.ended is None for rank in world.ranks.values()):
+            continue  # still on its way there: the watch over stalls names it
         newest = max((rank.seen for rank in world.ranks.values()), default=now)
         if waiting and now - newest > patience:
             return Verdict(
@@ -85,11 +88,11 @@ def at_end(
         what, why = error or f"the launcher ended with exit code {code}", ""
         fix = ""
         if signal and not error:
-            what = f"the launcher was ended by {signal_name(signal)}"
+            what = f"the launcher on host {plan.lead.name} was ended by {signal_name(signal)}"
             fix = "find out from the host's log who ended it (out of memory?); run again"
         elif killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
-        passed_on = killed or plan.raw or error
+        passed_on = (killed and not signal) or plan.raw or error
         return Verdict(
             Failure(what, why, fix),
             code if passed_on else LaunchError.exit_code,
@@ -151,10 +154,3 @@ def misplaced(plan: Plan, world: MpiWorld) -> Optional[Verdict]:
         ),
         WorldError.exit_code,
     )
-
-
-def named(numbers: List[int]) -> str:
-    """ "rank 3" or "ranks 1, 2, 5 and 9 more"."""
-    shown = ", ".join(str(number) for number in numbers[:8])
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return ("rank " if len(numbers) == 1 else "ranks ") + shown + more

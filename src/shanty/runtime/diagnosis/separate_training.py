@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
-from shanty.runtime.diagnosis.root_cause import named
+from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.messages import Report
 from shanty.runtime.spec import Failure
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from shanty.runtime.diagnosis.root_cause import Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
@@ -60,7 +60,6 @@ class StallDetector:
         self._checks = 0
         self._checked: Optional[float] = None  # when the last one of this watch was over
         self._fault: Optional[LinkFault] = None  # that it found
-        self._probes: List[Tuple[float, Mapping[str, int]]] = []  # when over, bytes by host
         self._not_before = self._between = 0.0  # when to ask again for stacks that proved no stall
         self._looks: Dict[str, Look] = {}  # by host, the newest
 
@@ -69,17 +68,16 @@ class StallDetector:
         if self._check is not None:
             self._check.tick(now)
             if self._check.over:
-                self._probes.append((now, self._check.moved))
                 self._fault, self._checked, self._check = self._check.fault, now, None
                 self._next = now
         if not self._after or now < self._next:
             return
         self._next = now + self._pause
-        if view.state is not State.RUNNING or view.ending:
+        if view.state not in (State.STARTING, State.RUNNING) or view.ending:
             self._end_watch()
             self._quiet_since = now
             return
-        sign = self._signs_of_life()
+        sign = self._signs_of_life(view)
         if sign != self._sign:
             self._sign, self._quiet_since = sign, now
             self._end_watch()
@@ -111,10 +109,13 @@ class StallDetector:
         if self._check is not None:
             self._check.hear(host, message)
 
-    def _signs_of_life(self) -> Tuple[float, ...]:
+    def _signs_of_life(self, view: RunView) -> Tuple[float, ...]:
         run = self._run
         found: List[float] = []
-        for path in (*run.rank_logs().values(), run.launcher_log, run.metrics, run.progress):
+        # Ranks in a rendezvous report again and again that they try to connect.
+        meeting = {rank for world in view.worlds.values() for rank in world.meetings}
+        logs = [path for rank, path in run.rank_logs().items() if rank not in meeting]
+        for path in (*logs, run.launcher_log, run.metrics, run.progress):
             with contextlib.suppress(OSError):
                 status = os.stat(path)
                 found += [status.st_size, status.st_mtime]
@@ -127,7 +128,6 @@ class StallDetector:
             if self._check is not None:  # its result is about a time that is over
                 self._check.end()
             self._check = self._checked = self._fault = None
-            self._probes.clear()
             self._looks.clear()
 
     def _over(self) -> None:
@@ -140,7 +140,7 @@ class StallDetector:
         return [
             world
             for world in view.worlds
-            if any(_longest_wait(rank) >= after for rank in self._ranks(world))
+            if any(_longest_wait(rank) >= after for rank in self._ranks(view, world))
         ]
 
     def _judge_links(self, view: RunView, now: float) -> None:
@@ -193,36 +193,46 @@ class StallDetector:
                     self._tell(found, world, answers)
                     return
 
-    def _ranks(self, world: str) -> List[RankState]:
-        return [state for state in self.newest_states() if state.world == world]
+    def _ranks(self, view: RunView, world: str) -> List[RankState]:
+        """Returns the ranks of a world as they were seen last, with the rendezvous they wait in."""
+        now, meetings = time.monotonic(), view.worlds[world].meetings
+        found = []
+        for state in self.newest_states():
+            if state.world == world:
+                meeting = meetings.get(state.rank)
+                if meeting is not None:
+                    state = state._replace(wait=(meeting.what, round(now - meeting.since, 2)))
+                found.append(state)
+        return found
 
     def _find(
         self, view: RunView, world: str, answers: List[Dict[str, Any]], after: float
     ) -> Optional[Stall]:
         """Returns the stall of a world after `after` seconds; None without one."""
-        ranks, known = self._ranks(world), view.worlds[world]
+        ranks, known = self._ranks(view, world), view.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
-        loads = {host: look.moves.load for host, look in self._looks.items()}
-        probed = {host: self._probed(host, look) for host, look in self._looks.items()}
+        loads = {host: self._load(host, look.moves.load) for host, look in self._looks.items()}
         many = Counter(state.host for state in ranks)
         standings = [
             Standing(
                 state,
                 threads.get(state.rank, ()),
                 min(1.0, loads[state.host].cores / many[state.host]),
+                known.meetings.get(state.rank),
             )
             for state in ranks
             if state.rank not in ended
         ]
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
-        return judge(standings, ended, loads, after, self._fault, probed)
+        return judge(standings, ended, loads, after, self._fault, known.expected or 0)
 
-    def _probed(self, host: str, look: Look) -> int:
-        """Returns how many bytes of a look our own checks have moved."""
-        since = look.heard - look.moves.load.seconds
-        return sum(moved.get(host, 0) for over, moved in self._probes if over > since)
+    def _load(self, host: str, load: HostLoad) -> HostLoad:
+        """Returns the load of a host with those links only that the run takes."""
+        names = {name for node in self._nodes if node.name == host for name, _ in node.interfaces}
+        links = [link for link in load.links if link.name in names or not names]
+        return load._replace(links=tuple(links))
 
     def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
         """Writes the report down; ends the run if that is asked for."""
@@ -238,7 +248,7 @@ class StallDetector:
             "host": stall.host,
             "stops": self._stops,
             "stacks": sorted(answers, key=lambda a: at.get(a["rank"], len(at))),
-            "ranks": [_rank_json(state) for state in self._ranks(world)],
+            "ranks": [_rank_json(state) for state in self._ranks(self._actions.view(), world)],
             "hosts": [
                 {"name": host, "silent": round(now - look.heard, 1), **_load_json(look.moves.load)}
                 for host, look in self._looks.items()

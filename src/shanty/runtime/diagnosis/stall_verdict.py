@@ -12,12 +12,14 @@ import os
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from shanty.runtime.diagnosis.root_cause import named
+from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.rendezvous import explain
 from shanty.runtime.messages import RankState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.diagnosis.link_check import LinkFault
+    from shanty.runtime.diagnosis.rendezvous import Meeting
     from shanty.runtime.messages import HostLoad
 
 _TRAFFIC = 1 << 20  # bytes a second at which a host still sends or receives something large
@@ -60,12 +62,17 @@ class Standing:
     """A rank as its host's `progress_sampler` saw it, with its stacks; times in seconds."""
 
     def __init__(
-        self, state: RankState, threads: Sequence[Mapping[str, Any]] = (), fair: float = 1.0
+        self,
+        state: RankState,
+        threads: Sequence[Mapping[str, Any]] = (),
+        fair: float = 1.0,
+        meeting: Optional[Meeting] = None,
     ) -> None:
         self.rank = state.rank
         self.host = state.host
         self.state = state
         self.fair = fair  # the part of a core that it could have
+        self.meeting = meeting  # the rendezvous that it waits in, for as long as its state says
         frames = threads[-1]["frames"] if threads else []
         own = next((i for i, f in enumerate(frames) if not _FOREIGN.search(f[0])), None)
         self.files = [frame[0] for frame in frames[:own]]
@@ -87,6 +94,8 @@ class Standing:
     def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
         """Returns the call that it has been in, and for how long."""
         state = self.state
+        if self.meeting is not None and state.wait:
+            return state.wait
         if self.seeks_consensus:
             return "shanty.xgboost", 0.0
         if state.call:
@@ -145,13 +154,12 @@ def judge(
     loads: Mapping[str, HostLoad],
     after: float,
     fault: Optional[LinkFault] = None,
-    probed: Optional[Mapping[str, int]] = None,
+    size: int = 0,
 ) -> Optional[Stall]:
     """Returns the stall of one world after `after` seconds; None while there is none.
 
     `ended` are the ranks that have ended, with their hosts; `loads` are the loads of the hosts;
-    `fault` is what does not pass between the hosts; `probed` are the bytes that our own checks of
-    the links have moved, by host, during the time of its load.
+    `fault` is what does not pass between the hosts, `size` that of the world.
     """
     ranks = sorted(ranks, key=lambda r: r.rank)
     waiting = [r for r in ranks if r.call and r.waits >= after]
@@ -163,6 +171,9 @@ def judge(
             return None  # it has entered MPI only now, or enters and leaves it
     if not waiting:
         return None
+    for host, load in loads.items():
+        for pid, name in load.halted:
+            return _halted(pid, name, host, waiting, after)
     stragglers, calls = _sort_out(ranks, waiting)
     # Most ranks are in one call; those in another one are stragglers.
     by_size = sorted(calls.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
@@ -172,11 +183,19 @@ def judge(
     if ended:
         gone = [Standing(RankState(host, "", rank)) for rank, host in ended.items()]
         stragglers["ended", "gone: it has ended"] = gone
+    if not any(kind != "other call" for kind, _ in stragglers):
+        if not stragglers and waiting[0].call.startswith("MPI_Init"):
+            return None  # a slow start, which has a limit of its own
+        apart = explain({r.rank: r.meeting for r in waiting if r.meeting is not None}, size)
+        if apart is not None and all(r.meeting is not None for r in waiting):
+            all_of_them = tuple(r.rank for r in waiting)
+            what = f"no progress for {after:g} s: {apart[0]}"
+            return Stall(what, apart[1], (), all_of_them, None)
     if not stragglers:
         if fault is not None:
             waits = f"all ranks wait in {waiting[0].call}"
             return _cut_off(fault, waits, [r.rank for r in waiting], after)
-        return _judge_links(waiting, loads, after, probed or {})
+        return _judge_links(waiting, loads, after)
     groups = sorted(
         stragglers.items(), key=lambda g: (_KINDS.index(g[0][0]), len(g[1]), g[1][0].rank)
     )
@@ -185,12 +204,14 @@ def judge(
     order = [r.rank for _, group in groups for r in group]
     for (call, _), group in by_size[:1]:
         others = sorted(r.rank for r in group)
-        said.append(f"{named(others)} {'waits' if len(others) == 1 else 'wait'} in {call}")
+        meeting = group[0].meeting
+        awaits = meeting.awaits if meeting is not None else ""
+        said.append(f"{named(others)} {'waits' if len(others) == 1 else 'wait'} in {call}{awaits}")
         order += others
     first = worst[0]
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
-    host, rate = _traffic(loads, probed or {})
+    host, rate = _traffic(loads)
     if kind == "other call" and rate > _TRICKLE:  # what separates them may be on its way
         return _held_up(host, rate, ", ".join(said), order, after)
     return Stall(
@@ -202,13 +223,9 @@ def judge(
     )
 
 
-def _traffic(loads: Mapping[str, HostLoad], probed: Mapping[str, int]) -> Tuple[str, float]:
-    """Returns the host whose links carry most, and the bytes a second."""
-    rates = {
-        name: (sum(link.bytes for link in load.links) - probed.get(name, 0))
-        / max(1.0, load.seconds)
-        for name, load in loads.items()
-    }
+def _traffic(loads: Mapping[str, HostLoad]) -> Tuple[str, float]:
+    """Returns the host whose ranks exchange most with other hosts, and the bytes a second."""
+    rates = {name: load.own / max(1.0, load.seconds) for name, load in loads.items()}
     return max(rates.items(), key=lambda item: item[1], default=("", 0.0))
 
 
@@ -220,6 +237,22 @@ def _held_up(
         return None
     moves = f"data still moves, at only {rate / 1024:.0f} KiB/s ({host})"
     return Stall(f"no progress for {after:g} s: {said}; {moves}", _SLOW, (), tuple(order), host)
+
+
+def _halted(
+    pid: int, name: str, host: str, waiting: Sequence[Standing], after: float
+) -> Optional[Stall]:
+    """Returns the stall of ranks that wait because a process of their launcher is stopped."""
+    others = [r.rank for r in waiting]
+    return Stall(
+        f"no progress for {after:g} s: the launcher's {name} (pid {pid}) on host {host} is "
+        f"stopped, as by SIGSTOP; {named(others)} {'waits' if len(others) == 1 else 'wait'} in "
+        f"{waiting[0].call}",
+        _FIXES["stopped"].format(pid=pid, host=host),
+        (),
+        tuple(others),
+        host,
+    )
 
 
 def _cut_off(fault: LinkFault, said: str, order: Sequence[int], after: float) -> Stall:
@@ -256,7 +289,8 @@ def _sort_out(ranks: Sequence[Standing], waiting: Sequence[Standing]) -> Tuple[_
             frozen.append(rank)
             continue
         else:
-            calls.setdefault((rank.call, rank.place), []).append(rank)
+            place = "" if rank.meeting is not None else rank.place  # from wherever it is called
+            calls.setdefault((rank.call, place), []).append(rank)
             continue
         stragglers.setdefault(group, []).append(rank)
     explained = any(_KINDS.index(kind) < _KINDS.index("frozen") for kind, _ in stragglers)
@@ -282,12 +316,12 @@ def _judge_links(
     waiting: Sequence[Standing],
     loads: Mapping[str, HostLoad],
     after: float,
-    probed: Mapping[str, int],
 ) -> Optional[Stall]:
     """Returns the stall of ranks that all run and are in the same call: the network is stuck."""
     troubles = []  # how bad, the host, what it is
-    busy, rate = _traffic(loads, probed)
-    for name, load in loads.items():
+    busy, rate = _traffic(loads)
+    several = len({rank.host for rank in waiting}) > 1
+    for name, load in loads.items() if several else ():
         for link in load.links:
             if link.used and not link.carries:
                 troubles.append((0, name, f"; link {link.name} of {name} is down"))
@@ -301,9 +335,11 @@ def _judge_links(
         waits = f"all ranks wait in {waiting[0].call}"
         return _held_up(busy, rate, waits, [r.rank for r in waiting], after)
     _, host, why = min(troubles, default=(0, "", ""))
+    meeting = waiting[0].meeting
+    where = f"{meeting.awaits} at {meeting.address}" if meeting and meeting.address else ""
     return Stall(
-        f"no progress for {after:g} s: all ranks wait in {waiting[0].call}{why}",
-        _BETWEEN_HOSTS if len(loads) > 1 else _HERE,
+        f"no progress for {after:g} s: all ranks wait in {waiting[0].call}{where}{why}",
+        _BETWEEN_HOSTS if several else _HERE,
         tuple(r.rank for r in waiting if r.host == host),
         tuple(r.rank for r in waiting),
         host or None,

@@ -12,8 +12,11 @@ import contextlib
 import os
 import socket
 import struct
-from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
+_DIAGNOSIS, _BY_FAMILY, _DUMP = 4, 20, 0x301  # of netlink: sock_diag(7), its request
+_INFORMATION = 2  # of a connection: the struct tcp_info
+_CARRIED = 120  # where that has the bytes sent and acknowledged, and those received
 _ESTABLISHED = 1  # the kernel's number for the state of a connection
 _RETRANSMITS = 1  # and for the timer that is set while something is not acknowledged
 _PIDFD_GETFD = 438  # the same on all machines
@@ -86,6 +89,63 @@ def stuck(pids: Iterable[int], least: int) -> List[Connection]:
     found = {one.inode: one for one in connections() if one.again >= least and one.unsent}
     ours = owners(pids, set(found)) if found else {}
     return [one for inode, one in found.items() if inode in ours]
+
+
+class Traffic:
+    """Counts the bytes that processes have exchanged with other hosts over TCP."""
+
+    def __init__(self) -> None:
+        self._before: Optional[Dict[int, Tuple[int, int]]] = None  # by the socket's inode
+        self._sum = [0, 0]
+
+    def total(self, pids: Iterable[int]) -> Tuple[int, int]:
+        """Returns how many bytes were sent and received since the first call, from then on."""
+        there = {one.inode for one in connections()}
+        ours = owners(pids, there) if there else {}
+        carried = {i: each for i, each in _carried().items() if i in ours} if ours else {}
+        if self._before is not None:
+            for inode, counts in carried.items():
+                before = self._before.get(inode, (0, 0))
+                for way in (0, 1):
+                    self._sum[way] += max(0, counts[way] - before[way])
+        self._before = carried
+        return self._sum[0], self._sum[1]
+
+
+def _carried() -> Dict[int, Tuple[int, int]]:
+    """Returns the bytes that each connection of this host has sent and received, by its inode."""
+    found: Dict[int, Tuple[int, int]] = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with (
+            contextlib.suppress(OSError, AttributeError, struct.error),
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAGNOSIS) as kernel,
+        ):
+            kernel.settimeout(1.0)
+            wanted = struct.pack(
+                "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << _INFORMATION - 1, 1 << _ESTABLISHED
+            )
+            kernel.send(struct.pack("=IHHII", 16 + len(wanted), _BY_FAMILY, _DUMP, 1, 0) + wanted)
+            kind = _BY_FAMILY
+            while kind == _BY_FAMILY:
+                data = kernel.recv(1 << 18)
+                while data and kind == _BY_FAMILY:
+                    length, kind = struct.unpack_from("=IH", data)
+                    if kind == _BY_FAMILY:
+                        found.update(_counted(data[16:length]))
+                    data = data[(length + 3) & ~3 :]
+    return found
+
+
+def _counted(message: bytes) -> Dict[int, Tuple[int, int]]:
+    """Reads the inode and the bytes of one connection in the answer of sock_diag(7)."""
+    at = 72  # behind the struct inet_diag_msg, whose last word is the inode
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if kind == _INFORMATION and length >= 4 + _CARRIED + 16:
+            sent, received = struct.unpack_from("=QQ", message, at + 4 + _CARRIED)
+            return {struct.unpack_from("=I", message, 68)[0]: (sent, received)}
+        at += max(4, (length + 3) & ~3)
+    return {}
 
 
 class KeepAlive:

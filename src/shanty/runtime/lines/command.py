@@ -39,6 +39,7 @@ ENGINES = (
 )  # fmt: skip
 WRAPPERS = ("env", "nice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset")
 STARTERS = (*ENGINES, *SHELLS, *WRAPPERS, "ssh")
+_INPUT = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _MARK = "\0"
 
 
@@ -92,10 +93,12 @@ def reads_its_script(argv: list[str]) -> bool:
             if words[0] not in _WITH_VALUE and not set(words[0][1:]) <= _LETTERS:
                 return words[0].startswith(("-W", "-X")) and reads_its_script([argv[0], *words[1:]])
             words = words[2:] if words[0] in _WITH_VALUE else words[1:]
-        return words[:1] in ([], ["-"])
+        return not words or words[0] in ("-", *_INPUT)
     if os.path.basename(argv[0]) not in SHELLS:
         return False
-    return all(word.startswith("-") and "c" not in word for word in words) or "-s" in words[:1]
+    while words and words[0].startswith("-") and "c" not in words[0] and words[0] != "-s":
+        words = words[1:]
+    return not words or words[0] in ("-s", *_INPUT)
 
 
 def launcher_of(argv: list[str]) -> tuple[str, list[str], str] | None:

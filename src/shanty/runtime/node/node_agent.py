@@ -27,6 +27,7 @@ from shanty.runtime.frames import Output
 from shanty.runtime.heartbeat import SILENCE, FailureDetector, Heartbeat
 from shanty.runtime.node.background import Background, load
 from shanty.runtime.node.launcher import Launcher
+from shanty.runtime.node.launcher_watch import LauncherWatch
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
@@ -96,6 +97,7 @@ class NodeAgent:
         self.controller = controller
         self.born = time.time()
         self.launcher = Launcher(run, plan)
+        self._parents = LauncherWatch()
         self.last_joined = 0.0  # when the last rank came through MPI_Init; 0 if one may still
         self.programs: Dict[Tuple[str, int], _Program] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
@@ -240,6 +242,8 @@ class NodeAgent:
         if event == "started" or program is None:
             program = self.programs[key] = _Program(report, time.monotonic())
         program.add(report)
+        if event == "started":
+            self._parents.note(program.wrapper)
         program.done = program.done or event in ("joined", "exited")
         program.failed = program.failed or event == "failed"
         if event == "joined":
@@ -252,7 +256,15 @@ class NodeAgent:
             if report.whole("code") == -signal.SIGKILL:
                 report = report.extended(oom=(platform.oom_kills() or 0) > (self._oom or 0))
             program.pids.clear()
+            lost = self._parents.ended(program.wrapper, orphaned=report.flag("orphaned"))
+            report = report.extended(launcher=lost)
         self._send_report(report)
+
+    def _look_for_orphans(self) -> None:
+        """Report the ranks whose launcher, or its daemon here, is gone."""
+        programs = {program.wrapper: program for program in self.programs.values()}
+        for pid, launcher in self._parents.lost() if not self.ending else ():
+            self._send_report(programs[pid].report("orphaned", launcher=launcher))
 
     def _send_report(self, report: messages.Report) -> None:
         self.controller.send(messages.RankReport(report, time.monotonic()))
@@ -269,6 +281,7 @@ class NodeAgent:
                 self._warn(order.signal)
             elif isinstance(order, messages.Flush):
                 self._hear()
+                self._look_for_orphans()
                 self.controller.send(messages.Flushed(order.world))
             elif isinstance(order, messages.LookAtActivity):
                 self._look_at_activity(afresh=order.afresh)
@@ -479,6 +492,7 @@ class NodeAgent:
         if self.controller.open and self.silence.is_over(now, SILENCE):
             self.controller.open = False
             self._end(0.0, None)
+        self._look_for_orphans()
         for when, world in list(self.ending):
             if now >= when:
                 members = self._members(world)

@@ -230,6 +230,7 @@ class _Rank:
         self.passed = redirect.Passed(os.environ.get(redirect.OUTPUT, ""))
         self.copies = redirect.copies_of(os.environ)
         self.pid = 0
+        self.parent = os.getppid()  # the launcher, or its daemon on this host
         self.advice = ""  # for when it fails
         self.mute = False  # its output cannot be kept
         self.dismissed = False  # the launcher or the node agent ends the ranks
@@ -274,7 +275,8 @@ class _Rank:
         if self.copies is not None:
             self.copies.close()
         advice = {"fix": self.advice} if self.advice and code > 0 else {}
-        self._tell(event="exited", pid=pid, code=code, at=at, **advice)
+        orphaned = os.getppid() != self.parent
+        self._tell(event="exited", pid=pid, code=code, at=at, orphaned=orphaned, **advice)
         if code != 0 and self.report["world"] == "0":
             self._wait_for_end(wake)
         return code if code >= 0 else 128 - code

@@ -199,7 +199,7 @@ def _guard_rabit(rabit: Any, version: str) -> None:
     rabit.init = init
 
 
-def lightgbm(basic: Any, process: Any, *_: object) -> None:
+def lightgbm(basic: Any, process: Any, claim: Callable[[], bool]) -> None:
     """Let a script that names as many machines as there are ranks train as one job of them.
 
     LightGBM's own network looks for this process among the machines by address and port, and takes
@@ -222,8 +222,14 @@ def lightgbm(basic: Any, process: Any, *_: object) -> None:
         if process.size > 1 and {len(named), num_machines, len(addresses)} == {process.size}:
             machines = ",".join(addresses)
             local_listen_port = int(addresses[process.rank].rpartition(":")[2])
-        return own(self, machines, local_listen_port, listen_time_out, num_machines)
+        return joining(self, machines, local_listen_port, listen_time_out, num_machines)
 
+    def describe(_: Any, machines: str | list[str], *others: Any) -> dict[str, Any]:
+        first = machines.split(",")[0] if isinstance(machines, str) else next(iter(machines))
+        return {"size": others[-1], "address": first}
+
+    announced = sys.modules["_shanty_instrumentation"].load_part("rank/meeting").announced
+    joining = announced(process, claim, "LightGBM's set_network", own, describe)
     booster.set_network = set_network
 
 

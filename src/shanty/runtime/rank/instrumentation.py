@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable, Mapping, Sequence
 
+# Where frameworks look for the other ranks, if the script does not change it.
+_PLACES = ["MASTER_ADDR", "MASTER_PORT", "SHANTY_ADDRESSES", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS"]
 TENSORFLOW_1 = "SHANTY_TF1"  # "1": what the script imports as tensorflow is TensorFlow 1's
 
 
@@ -49,6 +51,7 @@ class RankProcess:
         self.pid = os.getpid()
         # By the launcher's variables.
         self.size = processes.number(os.environ, processes.SIZE) or 1
+        self.began_with = {name: os.environ[name] for name in _PLACES if name in os.environ}
         self.mpi: Any = None
         self.claimed = False
         self.has_joined = False
@@ -262,11 +265,14 @@ class ImportFollower:
     """
 
     hooks = {  # noqa: RUF012  typing takes time to import
-        "torch.distributed.distributed_c10d": "import_hooks.torch",  # it makes groups
-        "xgboost": "import_hooks.xgboost",
+        "torch.distributed.distributed_c10d": "import_hooks.torch meeting.torch",  # it makes groups
+        "xgboost": "import_hooks.xgboost meeting.xgboost",
+        "xgboost.tracker": "meeting.xgboost_tracker",
         "mlx.core": "import_hooks.mlx",  # it brings up MPI
         "mpi4py.futures._core": "import_hooks.futures",  # it spawns processes
         "jax._src.clusters": "import_hooks.jax",  # it looks for the other processes
+        "jax._src.distributed": "meeting.jax",
+        "tensorflow.python.eager.context": "meeting.tensorflow",
         "jax._src.xla_bridge": "import_hooks.jax_gloo",  # it joins their CPUs
         "accelerate.state": "import_hooks.accelerate",  # it finds no ranks without a GPU
         # What trains a model:

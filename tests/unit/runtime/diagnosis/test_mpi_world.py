@@ -10,6 +10,7 @@ import pytest
 from plans import world_of
 from shanty.runtime.diagnosis import mpi_world as judge
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.errors import LaunchError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rundir import is_run_id, new_id
@@ -254,3 +255,73 @@ def test_numbers_that_became_nan() -> None:
     )
     assert world.not_finite_text().endswith("; best became Infinity on rank 0 at step 1")
     assert world.verdict(100.0) is None
+
+
+def test_a_rank_that_ended_well_before_it_reached_mpi_init() -> None:
+    world = started()
+    world.report(Report({"event": "loading", "rank": 0, "path": LIBRARY["path"]}), 1.0)
+    end(world, 1, 0, 2.0)
+    assert world.verdict(4.0) is None
+    failure = blamed(world, 2.0 + judge.UNREACHED + 0.1)
+    assert failure.what == "rank 1 on h ended with exit code 0 before it reached MPI_Init"
+    assert (failure.why, failure.rank) == ("rank 0 waits in MPI_Init for it", 1)
+
+
+def meeting(world: MpiWorld, rank: int, **more: object) -> None:
+    world.report(Report({"event": "meeting", "rank": rank, "what": "init", "size": 2, **more}), 1.0)
+
+
+def test_a_rank_that_ended_well_before_it_reached_a_rendezvous() -> None:
+    world = started()
+    meeting(world, 0)
+    end(world, 1, 0, 2.0)
+    failure = blamed(world, 2.0 + judge.UNREACHED + 0.1)
+    assert failure.what == "rank 1 on h ended with exit code 0 before it reached init"
+    smaller = started(3)
+    meeting(smaller, 0)  # for one of the two that are left
+    end(smaller, 1, 0, 2.0)
+    assert smaller.verdict(60.0) is None
+
+
+def test_a_rank_that_fails_in_a_rendezvous_because_of_another_one() -> None:
+    world = started()
+    for rank in range(2):
+        meeting(world, rank, place=0, address="h:1")
+    world.report(Report({"event": "met", "rank": 1, "failed": True}), 1.5)
+    end(world, 1, 1, 2.0, why="address already in use")
+    failure = blamed(world, 5.0)
+    assert failure.why == "ranks 0, 1 both claim to be rank 0 in init; address already in use"
+
+
+def test_a_world_whose_ranks_end_without_mpi_is_complete_while_one_is_on() -> None:
+    world = started()
+    end(world, 1, 0, 1.0)
+    assert not world.complete
+    world.report(Report({"event": "plain", "rank": 0}), 2.0)
+    assert world.complete
+    end(world, 0, 0, 3.0)
+    assert not world.complete
+
+
+def test_ranks_that_have_lost_their_launcher() -> None:
+    """What comes of it, as their ends and what they say of it, is not the cause."""
+    world = united()
+    end(world, 1, 14, 5.0, why="PMIx has gone", launcher="prted (pid 7)")
+    end(world, 0, -9, 5.1)
+    failure = blamed(world, 5.3)
+    assert (
+        failure.what
+        == "the launcher's prted (pid 7) on host h is gone, and has left its ranks behind"
+    )
+    assert (failure.rank, world.exit_code(failure)) == (None, LaunchError.exit_code)
+    calm = united()
+    calm.report(Report({"event": "orphaned", "rank": 1, "launcher": "prted (pid 7)"}), 5.0)
+    assert calm.verdict(5.5) is None  # the launcher may say why
+    assert blamed(calm, 5.1 + judge.LOST) == failure
+
+
+def test_a_rank_that_failed_before_its_launcher_ended() -> None:
+    world = united()
+    end(world, 1, 3, 5.0)
+    world.report(Report({"event": "orphaned", "rank": 0, "launcher": "prted (pid 7)"}), 9.0)
+    assert blamed(world, 9.1).rank == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from plans import plan_of, world_of
 from shanty.runtime.diagnosis.root_cause import at_end, explained, late, misplaced
+from shanty.runtime.errors import LaunchError
+from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.spec import Failure
 
@@ -35,9 +37,9 @@ def test_no_rank_at_all() -> None:
 def test_a_launcher_that_is_killed() -> None:
     verdict = at_end(plan_of(2), {"0": world_of(2, "a", "a")}, -9, "")
     assert verdict is not None
-    assert verdict.failure.what == "the launcher was ended by SIGKILL"
+    assert verdict.failure.what == "the launcher on host lab0 was ended by SIGKILL"
     assert "MPI_Abort" not in verdict.failure.why
-    assert verdict.code == 137
+    assert verdict.code == LaunchError.exit_code  # so that another attempt may follow
 
 
 def test_known_words_of_a_launcher_bring_the_cure() -> None:
@@ -49,3 +51,13 @@ def test_known_words_of_a_launcher_bring_the_cure() -> None:
     assert explained(Failure("x", "y"), words, no_slots) == Failure("x", "y")
     assert explained(Failure("x"), ["no such host"], no_slots) == Failure("x")
     assert explained(Failure("x"), words, FLAVOURS["mpich"].no_slots) == Failure("x")
+
+
+def test_a_rank_that_loads_before_mpi_init_is_not_late() -> None:
+    """The watch over stalls names it."""
+    plan, world = plan_of(2, 5), world_of(2, "a", "a")
+    world.report(Report({"event": "loading", "rank": 0, "path": "/o/libmpi.so"}), 1.0)
+    assert late(plan, {"0": world}, 60.0, 0.0) is None
+    world.report(Report({"event": "loading", "rank": 1, "path": "/o/libmpi.so"}), 50.0)
+    assert late(plan, {"0": world}, 54.0, 0.0) is None
+    assert late(plan, {"0": world}, 56.0, 0.0) is not None

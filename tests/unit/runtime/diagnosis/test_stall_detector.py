@@ -111,11 +111,3 @@ def test_what_was_found_of_the_links_counts_for_one_watch(
     run.tick(now)
     assert isinstance(detector._check, LinkCheck)  # tried anew, before anything is told
     assert run.stalls == []
-
-
-def test_of_our_own_bytes_those_count_that_a_look_has_seen(run: Run) -> None:
-    detector = run.detector
-    wait_in_mpi(detector)
-    heard = detector._looks["lab1"].heard  # of a look over 20 s
-    detector._probes = [(heard - 21, {"lab1": 4}), (heard - 19, {"lab1": 2}), (heard, {"lab0": 1})]
-    assert detector._probed("lab1", detector._looks["lab1"]) == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shanty.runtime.diagnosis.link_check import LinkFault
+from shanty.runtime.diagnosis.rendezvous import Meeting
 from shanty.runtime.diagnosis.stall_verdict import Standing, judge
 from shanty.runtime.messages import HostLoad, Link, RankState
 
@@ -46,7 +47,8 @@ def away(number: int, *frames: list[Any], **told: Any) -> Standing:
 def what(*ranks: Standing, ended: dict[int, str] | None = None, **load: Any) -> str:
     """The verdict after 60 s; "" for none."""
     hosts = {one.host for one in ranks}
-    stall = judge(ranks, ended or {}, {host: LOAD._replace(**load) for host in hosts}, 60)
+    loads = {host: LOAD._replace(**load) for host in hosts}
+    stall = judge(ranks, ended or {}, loads, 60, size=len(ranks) + len(ended or {}))
     return stall.what.removeprefix("no progress for 60 s: ") if stall else ""
 
 
@@ -112,14 +114,62 @@ def test_what_is_no_stall(ranks: list[Standing]) -> None:
 def test_all_in_one_call() -> None:
     both = rank(0), rank(1, host="b")
     assert what(*both) == "all ranks wait in MPI_Allreduce"
-    assert what(*both, links=(LINK._replace(bytes=1 << 30),)) == ""  # something large is under way
+    assert what(*both, own=1 << 30) == ""  # something large is under way
     wrong = {"a": LOAD, "b": LOAD._replace(links=(LINK._replace(carries=False),))}
     down = judge(both, {}, wrong, 60)
     assert down is not None
     assert down.what.endswith(": all ranks wait in MPI_Allreduce; link eth0 of b is down")
     assert (down.stragglers, down.host) == ((1,), "b")
     lost = "all ranks wait in MPI_Allreduce; 30 of the 100 packets that a sent were lost"
-    assert what(rank(0), rank(1), tcp=(100, 30)) == lost
+    assert what(*both, tcp=(100, 30)) == lost
+
+
+def test_what_others_send_over_the_links_says_nothing() -> None:
+    """Another program's traffic, and for ranks on one host the links altogether."""
+    busy = LINK._replace(bytes=1 << 30)
+    assert what(rank(0), rank(1, host="b"), links=(busy,)) == "all ranks wait in MPI_Allreduce"
+    unused = LINK._replace(name="docker0", carries=False, errors=7)
+    said = what(rank(0), rank(1), links=(busy, unused), tcp=(100, 30))
+    assert said == "all ranks wait in MPI_Allreduce"
+
+
+def test_a_launcher_that_is_stopped() -> None:
+    said = what(rank(0, call="MPI_Finalize"), rank(1), halted=((7, "mpirun"),))
+    assert said == (
+        "the launcher's mpirun (pid 7) on host a is stopped, as by SIGSTOP; "
+        "ranks 0, 1 wait in MPI_Allreduce"
+    ).replace("MPI_Allreduce", "MPI_Finalize")
+
+
+INIT = "torch.distributed.init_process_group"
+MEETING = Meeting(INIT, 0.0, 2, 0, "h:1")
+
+
+def meets(number: int, seconds: float = 70.0, **more: Any) -> Standing:
+    """A rank in a rendezvous, in which it connects again and again."""
+    meeting = MEETING._replace(place=number)._replace(**more)
+    seen = RankState("a", "0", number, state="S", wait=(INIT, seconds))
+    frames = [["/w/train.py", 10 + number, "main"]]
+    return Standing(seen, [{"current": True, "frames": frames}], meeting=meeting)
+
+
+def test_a_rendezvous_that_a_rank_does_not_reach() -> None:
+    said = what(meets(0), away(1, TRAIN))
+    assert said == f"rank 1 on a is busy in train (train.py:31), rank 0 waits in {INIT} for 2 ranks"
+    assert what(meets(0), meets(1, 20.0)) == ""  # it has come, later
+    assert what(meets(0), ended={1: "a"}).startswith("rank 1 on a is gone: it has ended, rank 0")
+
+
+def test_a_rendezvous_in_which_ranks_do_not_meet() -> None:
+    """Those that call it at different lines are in one call all the same."""
+    assert what(meets(0), meets(1)) == f"all ranks wait in {INIT} for 2 ranks at h:1"
+    said = what(meets(0, size=4), meets(1, size=4))
+    assert said == f"ranks 0, 1 wait in {INIT} for 4 ranks, and this run has 2"
+
+
+def test_a_slow_start_of_mpi_is_no_stall() -> None:
+    assert what(rank(0, call="MPI_Init"), rank(1, call="MPI_Init")) == ""
+    assert what(rank(0, call="MPI_Init"), away(1, TRAIN)).startswith("rank 1 on a is busy in train")
 
 
 CONSENSUS = (
@@ -234,21 +284,13 @@ def test_a_rank_that_is_stopped_is_stopped_whatever_the_network_does() -> None:
 
 def test_data_that_moves_slowly_is_no_order_of_calls() -> None:
     ranks = rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")
-    slow = LINK._replace(bytes=60 * (500 << 10))
-    assert what(*ranks, links=(slow,)).startswith(
+    slow = 60 * (500 << 10)
+    assert what(*ranks, own=slow).startswith(
         "rank 2 on b is in MPI_Bcast at main (train.py:9), ranks 0, 1 wait in MPI_Allreduce; "
         "data still moves, at only 500 KiB/s"
     )
-    assert what(*ranks, links=(LINK._replace(bytes=60 * (2 << 20)),)) == ""
-    assert "data still moves" in what(rank(0), rank(1, host="b"), links=(slow,))
-
-
-def test_our_own_tries_of_the_links_are_no_data() -> None:
-    ranks = rank(0), rank(1), rank(2, call="MPI_Bcast", host="b")
-    loads = {"b": LOAD._replace(links=(LINK._replace(bytes=60 * (70 << 10)),))}
-    found = judge(ranks, {}, loads, 60, probed={"b": 60 << 14})
-    assert found is not None
-    assert "data still moves" not in found.what
+    assert what(*ranks, own=60 * (2 << 20)) == ""
+    assert "data still moves" in what(rank(0), rank(1, host="b"), own=slow)
 
 
 def graph(number: int, request: str, seconds: float = 70.0, **told: Any) -> Standing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from shanty.runtime.diagnosis import tcp_connections
-from shanty.runtime.diagnosis.tcp_connections import KeepAlive, connections, owners
+from shanty.runtime.diagnosis.tcp_connections import (
+    Connection,
+    KeepAlive,
+    Traffic,
+    connections,
+    owners,
+)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 
@@ -129,3 +136,25 @@ def test_only_new_connections_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
     there.append(there[0]._replace(inode=8))
     keep.tick(100.0)
     assert asked == [{7}, {8}]
+
+
+def test_the_bytes_of_a_process_own_connections_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of other processes, and those from before, do not count."""
+    with socket.create_server(("127.0.0.1", 0)) as server, another_process() as (other, _):
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far:
+            inode = os.fstat(near.fileno()).st_ino
+            known = [Connection(inode, "10.0.0.1", "10.0.0.2", 0, 0)]  # as if to another host
+            monkeypatch.setattr(tcp_connections, "connections", lambda: known)
+            near.sendall(bytes(100))
+            traffic, strangers = Traffic(), Traffic()
+            assert traffic.total([os.getpid()]) == strangers.total([other.pid]) == (0, 0)
+            near.sendall(bytes(3000))
+            far.sendall(bytes(50))
+            assert far.recv(3100, socket.MSG_WAITALL)
+            assert near.recv(50, socket.MSG_WAITALL)
+            assert traffic.total([os.getpid()]) == (3000, 50)
+            assert strangers.total([other.pid]) == (0, 0)

@@ -48,6 +48,7 @@ def test_names():
     [
         ("python", True), ("python -", True), ("python3 -u - x", True), ("python -X dev", True),
         ("python -W error -", True), ("bash", True), ("sh -e", True), ("bash -s x", True),
+        ("python -u /dev/stdin x", True), ("bash -e /proc/self/fd/0", True),
         ("python x.py", False), ("python -m x", False), ("python -c x", False),
         ("python -V", False), ("python --version", False), ("python -uc x", False),
         ("bash x.sh", False), ("bash -c x", False), ("bash -ec x", False), ("wc -l", False),

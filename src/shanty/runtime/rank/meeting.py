@@ -1,0 +1,232 @@
+"""Reports that a rank waits for the others in a framework's rendezvous, and what it looks for.
+
+Loaded by path, as all code in a rank, once the script has imported such a framework. From outside a
+rank that connects again and again looks busy, so it reports where it is.
+`diagnosis/rendezvous.py` explains why ranks do not meet. A hook gets the imported module, the
+`RankProcess`, and a function that returns whether this process is the rank and not a helper of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    Description = dict[str, Any]
+
+_FOREIGN = ("/site-packages/", "/dist-packages/", "/shanty/runtime/", "<")
+_LONGEST = 1 << 20  # bytes of a source file that are searched
+# Another version's, or what the script gives a function that will refuse it.
+_UNKNOWN = (AttributeError, TypeError, ValueError, KeyError, IndexError, OSError)
+
+
+def announced(
+    process: Any,
+    claim: Callable[[], bool],
+    what: str,
+    function: Callable[..., Any],
+    describe: Callable[..., Description] = lambda *_, **__: {},
+) -> Callable[..., Any]:
+    """Return `function`, a rendezvous called `what`, such that the controller knows who is in it.
+
+    `describe` gets the same arguments, and returns `size`, `place`, `address`, `origin` and `ours`
+    of a `Meeting`, as far as they are known.
+    """
+
+    @functools.wraps(function)
+    def meeting(*args: Any, **kwargs: Any) -> Any:
+        if process.size < 2 or not claim():
+            return function(*args, **kwargs)
+        told: Description = {}
+        with contextlib.suppress(*_UNKNOWN):
+            told = describe(*args, **kwargs)
+        process.tell("meeting", what=what, **told)
+        met = False
+        try:
+            result = function(*args, **kwargs)
+            met = True
+            return result
+        finally:
+            process.tell("met", failed=not met)
+
+    return meeting
+
+
+def torch(c10d: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Announce `torch.distributed.init_process_group`."""
+    init = getattr(c10d, "init_process_group", None)
+    if init is None:
+        return
+
+    def describe(
+        _backend: Any = None,
+        init_method: str | None = None,
+        _timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Any = None,
+        *_: Any,
+        **__: Any,
+    ) -> Description:
+        scheme, rest = [*(init_method or "env://").split("://", 1), ""][:2]
+        place, query = [*rest.split("?", 1), ""][:2]
+        asked = dict(each.split("=", 1) for each in query.split("&") if "=" in each)
+        number = int(rank if rank >= 0 else asked.get("rank", os.environ.get("RANK", -1)))
+        size = asked.get("world_size", os.environ.get("WORLD_SIZE", 0))
+        told = {"place": number, "size": int(world_size if world_size > 0 else size)}
+        if store is not None:
+            return told
+        if scheme == "env":
+            return {**told, **_master(process)}
+        return {**told, "address": place, "origin": f"init_method in {_line(place)}"}
+
+    what = "torch.distributed.init_process_group"
+    c10d.init_process_group = announced(process, claim, what, init, describe)
+
+
+def jax(distributed: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Announce `jax.distributed.initialize`."""
+    state = getattr(distributed, "State", None)
+    if state is None:
+        return
+
+    def describe(
+        _state: Any,
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> Description:
+        told = {
+            "size": process.size if num_processes is None else num_processes,
+            "place": process.rank if process_id is None else process_id,
+        }
+        ours = process.began_with.get("SHANTY_ADDRESSES", "").partition(",")[0]
+        name = "JAX_COORDINATOR_ADDRESS"
+        address = coordinator_address or os.environ.get(name) or ours
+        told["address"] = address
+        if address != ours:
+            told["ours"], told["origin"] = ours, _origin(process, name, address)
+        return told
+
+    state.initialize = announced(
+        process, claim, "jax.distributed.initialize", state.initialize, describe
+    )
+
+
+def tensorflow(module: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Announce the first start of TensorFlow's cluster, as by MultiWorkerMirroredStrategy."""
+    context: Any = getattr(module, "Context", None)
+    start: Any = getattr(context, "ensure_initialized", None)
+    if start is None:
+        return
+
+    def describe(self: Any) -> Description:
+        server = self._collective_ops_server_def or self._server_def
+        names = [task for job in server.cluster.job for task in job.tasks.values()]
+        told = {"size": len(names), "place": server.task_index, "address": ""}
+        first = json.loads(process.began_with.get("TF_CONFIG", "{}")).get("cluster", {})
+        ours = next(iter(first.get("worker", [])), "")
+        if ours not in names:
+            origin = _origin(process, "TF_CONFIG", names[0])
+            told.update(address=names[0], ours=ours, origin=origin)
+        return told
+
+    joining = announced(process, claim, "the start of TensorFlow's cluster", start, describe)
+
+    def ensure_initialized(self: Any) -> Any:
+        server = getattr(self, "_collective_ops_server_def", None)
+        if server is None or getattr(self, "_initialized", True):
+            return start(self)
+        context.ensure_initialized = start  # it is called for every operation
+        return joining(self)
+
+    context.ensure_initialized = functools.wraps(start)(ensure_initialized)
+
+
+def xgboost(module: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Announce `xgboost.collective.init`, which waits for the other workers of its tracker."""
+    collective = getattr(module, "collective", None)
+    init = getattr(collective, "init", None)
+    if collective is None or init is None:
+        return
+
+    def describe(**words: Any) -> Description:
+        names = {name.lower(): value for name, value in words.items()}
+        uri, port = names.get("dmlc_tracker_uri", ""), names.get("dmlc_tracker_port", "")
+        if not uri:
+            raise ValueError("it waits for nobody")
+        return {"address": f"{uri}:{port}", "size": getattr(process, "workers_of_tracker", 0)}
+
+    def initialise(**words: Any) -> Any:
+        tracked = any(name.lower() == "dmlc_tracker_uri" for name in words)
+        return (joining if tracked else init)(**words)
+
+    joining = announced(process, claim, "xgboost.collective.init", init, describe)
+    collective.init = functools.wraps(init)(initialise)
+
+
+def xgboost_tracker(module: Any, process: Any, *_: Any) -> None:
+    """Note for how many workers a tracker in this rank waits."""
+    tracker = getattr(module, "RabitTracker", None)
+    start: Any = getattr(tracker, "__init__", None)
+    if tracker is None or start is None:
+        return
+
+    @functools.wraps(start)
+    def starting(self: Any, n_workers: int, *args: Any, **kwargs: Any) -> None:
+        process.workers_of_tracker = n_workers
+        start(self, n_workers, *args, **kwargs)
+
+    tracker.__init__ = starting
+
+
+def _master(process: Any) -> Description:
+    """Return the address by MASTER_ADDR and MASTER_PORT, and who has set it if not shanty."""
+    began, names = process.began_with, ("MASTER_ADDR", "MASTER_PORT")
+    host, port = (os.environ.get(name, "") for name in names)
+    changed = [name for name in names if os.environ.get(name, "") != began.get(name, "")]
+    first = began.get("SHANTY_ADDRESSES", "").partition(",")[0].rpartition(":")[0].strip("[]")
+    told = {"address": f"{host}:{port}"}
+    if changed:
+        found = _line(changed[0])
+        told["origin"] = f"{' and '.join(changed)} in {found}"
+        told["ours"] = f"{began.get('MASTER_ADDR', first)}:{began.get('MASTER_PORT', '')}"
+    elif first and host != first:
+        told["origin"] = "MASTER_ADDR in the environment of the run"
+        told["ours"] = first
+    return told
+
+
+def _origin(process: Any, name: str, address: str) -> str:
+    """Return where an address was set that may come from the variable `name`."""
+    value = os.environ.get(name)
+    if value is None or address not in value:
+        return _line(address)
+    if value == process.began_with.get(name):
+        return f"{name} in the environment of the run"
+    return f"{name} in {_line(name)}"
+
+
+def _line(text: str) -> str:
+    """Return the line of the user's files on the stack that contains `text`: "x.py:2"."""
+    frame: Any = sys._getframe(1)
+    paths: list[str] = []
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path not in paths and not any(part in path for part in _FOREIGN):
+            paths.append(path)
+        frame = frame.f_back
+    for path in paths:
+        with contextlib.suppress(OSError), open(path, errors="replace") as file:
+            for number, line in enumerate(file.read(_LONGEST).splitlines(), 1):
+                if text in line and not line.lstrip().startswith("#"):
+                    return f"{os.path.basename(path)}:{number}"
+    return "the script"
