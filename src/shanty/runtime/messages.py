@@ -23,7 +23,7 @@ from typing import (
     Union,
     cast,
     get_args,
-)
+)  # fmt: skip
 
 from shanty.runtime.record import Record
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     JsonObject = Dict[str, Json]
     Value = Union[str, int, float, bool, None]  # in a report of a rank
     Frame = Tuple[str, int, str]  # file, line, function
-
-# ------------------------------------------------------------------------ parts of messages
 
 
 class Report(Record):
@@ -128,18 +126,14 @@ class Link(Record):
 
 
 class HostLoad(Record):
-    """The load of a host: `load` of 1 min, memory in bytes.
-
-    The bytes and errors of `links`, and `tcp` (segments sent, and sent again), are those of the
-    last `seconds`.
-    """
+    """The load of a host: `load` of 1 min, memory in bytes, `links` and `tcp` of `seconds`."""
 
     load: float
     cores: int
     free: int
     total: int
     links: Tuple[Link, ...]
-    tcp: Tuple[int, int]
+    tcp: Tuple[int, int]  # segments sent, and sent again
     seconds: float
 
 
@@ -341,6 +335,13 @@ class Moves(Record):
     load: HostLoad
 
 
+class Warned(Record):
+    """The answer to `Warn`: the ranks that it `reached`, and those `without` a handler."""
+
+    reached: Tuple[int, ...]
+    without: Tuple[int, ...]
+
+
 class Flushed(Record):
     """The answer to `Flush`: all earlier reports were sent."""
 
@@ -416,8 +417,9 @@ Order = Union[
     LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye, Alive,
 ]  # fmt: skip
 Told = Union[
-    Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Flushed, Activity,
-    LinkPorts, LinkResults, StoreDamage, Sample, FilePiece, DaemonOutput, DaemonEnded, Beat,
+    Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Warned, Flushed,
+    Activity, LinkPorts, LinkResults, StoreDamage, Sample, FilePiece, DaemonOutput, DaemonEnded,
+    Beat,
 ]  # fmt: skip
 Message = Union[Order, Told]
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ class Session:
         elif not self._show.quiet or status.state is not State.SUCCEEDED:
             summarise(run, status, self._reported)
         if self._interrupts.count and status.state is State.STOPPED:
-            return 130
+            return 128 + self._interrupts.first
         return status.exit_code or 0
 
     def _until_final(self) -> Status:
@@ -102,6 +102,8 @@ class Session:
                     self._log.finish()
                 return status
             self._serve_interrupts()
+            if self._interrupts.notices and status.state is State.RUNNING:
+                self._pass_on(self._interrupts.notices.pop(0))
             if self._printer.at_line_start:
                 self._line.show(status, lambda: progress_text(self._run))
             if not lines:
@@ -173,7 +175,18 @@ class Session:
             self._cancel(0.0)
         else:
             note(f"leaving; see `shanty ps`, the run is {self._run.id}")
-            sys.exit(130)
+            sys.exit(128 + self._interrupts.first)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """Send a signal that came for this process to the ranks that have a handler for it."""
+        from shanty.client.signals import passed_on
+
+        text, reached = passed_on(self._targets, self._run, number)
+        if self._show.as_json or not (self._show.quiet and reached):
+            self._say("signal", text, signal=number.name, reached=reached, text=text)
+        if number == signal.SIGHUP and not reached:  # as without a handler for it here
+            note(f"the run goes on: shanty logs -f {self._run.id}")
+            sys.exit(128 + number)
 
     def _cancel(self, grace: float) -> None:
         try:

@@ -41,6 +41,7 @@ STEP = "SHANTY_STEP"  # a task's place by srun, which bypasses the script of its
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+_NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -254,6 +255,8 @@ class _Rank:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._pass_on)
+        for number in _NOTICES:  # launchers signal a process group, so the program gets them, too
+            signal.signal(number, lambda *_: None)
         try:
             self._start()
         except OSError as error:
