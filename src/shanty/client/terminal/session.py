@@ -20,6 +20,7 @@ from shanty.runtime.spec import Failure, State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
 _PATIENT = 2.0  # seconds that a run may be pending before the reason is shown
+_REST = 1.0  # seconds in which the rest of a stopped run's output is shown
 _SHOWN = 8  # lines of the launcher that are shown where it is to blame
 _LIVELY = 10.0  # seconds after a change in which the looks stay quick
 
@@ -51,6 +52,7 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
+        self._ended = 0.0  # when the run had ended that was stopped here; 0: it has not
         self._pending_since = 0.0  # 0: it is not
         self._waits = ""  # why, as it was shown
         self._stalls = 0  # how many have been seen
@@ -95,11 +97,13 @@ class Session:
                 self._show_changes(before, status)
                 if status.state.final:
                     continue  # read what came before the end
-            elif status.state.final and not lines:
+            elif status.state.final and (not lines or self._cuts(now)):
                 self._line.hide()
                 self._printer.finish()
                 if self._log is not None:
                     self._log.finish()
+                if lines:
+                    note(f"the rest of the output is in {self._run.logs}")
                 return status
             self._serve_interrupts()
             if self._interrupts.notices and status.state is State.RUNNING:
@@ -108,6 +112,13 @@ class Session:
                 self._line.show(status, lambda: progress_text(self._run))
             if not lines:
                 time.sleep(wait)
+
+    def _cuts(self, now: float) -> bool:
+        """Return True where the rest of the output of a run that was stopped takes too long."""
+        if not self._interrupts.count:
+            return False
+        self._ended = self._ended or now
+        return now > self._ended + _REST
 
     def _show_changes(self, before: Status, status: Status) -> None:
         """Show what is new in the status: another attempt, why the run waits, what is wrong."""
