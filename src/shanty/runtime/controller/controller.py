@@ -304,7 +304,7 @@ class Controller:
         """End a launcher that goes on after its last rank has ended."""
         if self.ending and not self.deserted and TOP in self.worlds and self.worlds[TOP].deserted:
             self.deserted = True
-            explains = self.outcome.needs_launchers_words()
+            explains = self.outcome.needs_launchers_words(self.worlds[TOP])
             self.tell(messages.End(None, FAILURE_GRACE if explains else 0.0))
         for name, world in self.worlds.items():
             if self.outcome.launcher is None and not self.ending and world.is_outlived(now, HUNG):
