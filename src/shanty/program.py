@@ -21,6 +21,7 @@ VERBS = {
     "show": "Show one run: what it is, how it stands, where its files are.",
     "logs": "Print the output of a run.",
     "stop": "Stop runs: SIGTERM to the ranks, then SIGKILL.",
+    "signal": "Send a signal to the ranks that have a handler for it.",
     "stacks": "Show where every rank stands: its stack, and its MPI call.",
     "doctor": "Find what is wrong with this machine or hosts, and the fix.",
     "net": "Measure the networks that join hosts, and say which is taken.",
@@ -52,7 +53,7 @@ def _command(verb: str) -> click.Command:
     match verb:
         case "run" | "rerun":
             from shanty.cli import run as module
-        case "ps" | "logs" | "stop" | "stacks" | "rm" | "prune":
+        case "ps" | "logs" | "stop" | "signal" | "stacks" | "rm" | "prune":
             from shanty.cli import runs as module
         case "show":
             from shanty.cli import show as module

@@ -238,7 +238,8 @@ def test_the_run_goes_on_without_its_terminal(site: Site) -> None:
     """The command line is killed; what it would have shown can be had later."""
     site.write(
         "long.py",
-        "import os, pathlib, time\nfrom mpi4py import MPI\nworld = MPI.COMM_WORLD\n"
+        "import os, pathlib, signal, time\nfrom mpi4py import MPI\nworld = MPI.COMM_WORLD\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))\n"
         "print('began', flush=True)\nworld.barrier()\n"
         "end = time.monotonic() + 60\n"
         "while not os.path.exists('/tmp/go') and time.monotonic() < end:\n    time.sleep(0.02)\n"
@@ -248,6 +249,8 @@ def test_the_run_goes_on_without_its_terminal(site: Site) -> None:
     assert process.stdout is not None
     for _ in range(3):
         process.stdout.readline()
+    process.send_signal(signal.SIGUSR1)  # for the ranks, on all hosts
+    assert all("saved" in str(process.stdout.readline()) for _ in range(3))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     shown = site("ps", "--active")

@@ -195,6 +195,27 @@ def stop(run: tuple[str, ...], everything: bool, kill: bool) -> None:
         raise errors[0]
 
 
+@click.command()
+@click.argument("run", metavar="RUN", shell_complete=completed("runs"))
+@click.argument("name", metavar="SIGNAL", default="USR1")
+def signal(run: str, name: str) -> None:
+    """Send a signal to the ranks that have a handler for it.
+
+    A rank without one would end, so it is left alone.
+
+    \b
+    Examples:
+      shanty signal night
+      shanty signal night USR2
+    """
+    from shanty.client.signals import passed_on, signal_of
+
+    here = context()
+    text, reached = passed_on(here.targets, here.runs.find(run), signal_of(name))
+    note(text)
+    sys.exit(0 if reached else 1)
+
+
 def _stop(here: Context, run: RunDir, grace: float) -> None:
     if here.runs.status(run).ended is not None:
         note(f"run {run.id} has ended already")

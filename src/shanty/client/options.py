@@ -243,6 +243,7 @@ _LAST = (
         (str, list), lambda given, where, _: _log_to(given, where), may_be_empty=True,
         metavar="PLACE,…", choices=SINKS,
     ),
+    switch("no_tty", "--no-tty", "Standard output of programs: a pipe, not a terminal."),
     switch("profile", "--profile", "A trace of all ranks, for Perfetto: artifacts/profile.json."),
     Option(
         "debug_rank", "--debug", "That rank's pdb, on this terminal.",
@@ -284,7 +285,7 @@ GROUPS = {
         "debug_rank",
     ),
     "Name and output": (
-        "name", "tags", "log_to", "profile", "dry_run", "detach", "quiet", "as_json",
+        "name", "tags", "log_to", "no_tty", "profile", "dry_run", "detach", "quiet", "as_json",
     ),
 }  # fmt: skip
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -238,7 +239,7 @@ class Run:
 
         For runs on this machine and on hosts by ssh.
         """
-        reply = self._here.targets.interrupt(self._folder)
+        reply = self._here.targets.signal(self._folder, signal.SIGINT)
         if not reply.ok:
             raise RunError(f"run {self.id} cannot be interrupted: {reply.error}", self)
 

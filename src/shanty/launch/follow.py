@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from shanty.runtime.frames import STDERR, last_state
+from shanty.runtime.frames import STDERR, DataStreams, last_state
 from shanty.runtime.logfile import Record, parse
 from shanty.runtime.rundir import RunDir
 
@@ -130,6 +130,7 @@ class Printer:
         self._colour = colour
         self._live = live
         self._kept: dict[tuple[int, int], list[bytes]] = {}
+        self._data = DataStreams()
         self._open: tuple[int, int] | None = None
         self._states: dict[tuple[int, int], bytes] = {}
         self._drawn: BinaryIO | None = None  # where the states are to be seen
@@ -143,12 +144,12 @@ class Printer:
             elif not self._live and record.whole:
                 kept = self._kept.pop(key, [])
                 text = b"".join([*kept, record.text])
-                text = _shown(text) if kept or self._labels else text
+                text = self._state(key, text) if kept or self._labels else text
                 self._file(key).write(self._label(rank) + text + b"\n")
             elif not self._live:
                 kept = self._kept.setdefault(key, [])
                 kept.append(record.text)
-                if b"\r" in record.text:
+                if b"\r" in record.text and not self._data.has(key, record.text):
                     kept[:] = [last_state(b"".join(kept))]
         self._draw_states()
         for file in self._files.values():
@@ -158,7 +159,7 @@ class Printer:
         """Write what was kept back: last lines that never got a newline."""
         for key, texts in self._kept.items():
             end = b"\n" if self._labels else b""
-            self._file(key).write(self._label(key[0]) + _shown(b"".join(texts)) + end)
+            self._file(key).write(self._label(key[0]) + self._state(key, b"".join(texts)) + end)
         self._kept.clear()
         self._clear_states()
         for key, text in self._states.items():
@@ -167,6 +168,9 @@ class Printer:
         self.break_line()
         for file in self._files.values():
             file.flush()
+
+    def _state(self, key: tuple[int, int], line: bytes) -> bytes:
+        return line if b"\r" not in line or self._data.has(key, line) else _shown(line)
 
     def break_line(self) -> None:
         """End a begun line on the terminal, so that something else can be written."""

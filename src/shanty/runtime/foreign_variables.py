@@ -21,9 +21,10 @@ _ALLOCATION_NAMES = ("PE_HOSTFILE", "JOB_ID", "ARC", "NSLOTS", "NHOSTS")
 _OUTER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "MPI_LOCAL")
 _SETTINGS = (
     *("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "OPAL_", "PRTE_", "HYDRA_", "MPIEXEC_", "MPICH_"),
-    *("MPIR_CVAR_", "I_MPI_", "UCX_", "FI_", "LD_PRELOAD", "PYTHONHOME"),
+    *("MPIR_CVAR_", "I_MPI_", "UCX_", "FI_", "LD_PRELOAD", "PYTHON"),
 )
 PASSED = "SHANTY_ALLOCATION"  # hands an allocation's variables to ranks, past the launcher
+_HARMLESS = ("PYTHON",)  # which keeps a Python from starting, but no launcher
 _BETWEEN = "\x1f"  # between them
 _MOST = 5  # settings that are named
 
@@ -71,7 +72,7 @@ def take(environ: MutableMapping[str, str]) -> None:
 
 
 def settings(environ: Mapping[str, str], ours: Iterable[str]) -> Dict[str, str]:
-    """Returns the settings of MPIs and the like in an environment, but for `ours`."""
+    """Returns the settings of MPIs and of Python in an environment, but for `ours`."""
     known = set(ours)
     return {
         name: value
@@ -88,8 +89,13 @@ def told(found: Mapping[str, Mapping[str, str]]) -> str:
     """Describes what was set on hosts, by their names; "" where nothing was."""
     hosts: Dict[str, List[str]] = {}
     for host, values in sorted(found.items()):
-        shown = [f"{name}={value}" for name, value in list(values.items())[:_MOST]]
-        more = f" and {len(values) - _MOST} more" if len(values) > _MOST else ""
+        named = [
+            f"{name}={value}"
+            for name, value in values.items()
+            if name == "PYTHONHOME" or not name.startswith(_HARMLESS)
+        ]
+        shown = named[:_MOST]
+        more = f" and {len(named) - _MOST} more" if len(named) > _MOST else ""
         if shown:
             hosts.setdefault(", ".join(shown) + more, []).append(host)
     parts = [f"{words} on {', '.join(names)}" for words, names in hosts.items()]

@@ -4,14 +4,15 @@ A line of the file is `<seconds since 1970> <stream>[+] <text>`, stream 1 for st
 stderr. A `+` says that the text is not the end of its line: the program wrote no newline yet
 (a prompt, a last line without one) or the line is longer than `LONGEST`. Joining the texts of
 a stream, with a newline after each that has no `+`, gives back every byte that was written,
-with one exception. A line that is written over again and again by carriage returns, as a bar of
-progress is, has its last state and about one a second; those between are left out.
+with one exception. A line of text that is written over again and again by carriage returns, as a
+bar of progress is, has its last state and about one a second; those between are left out.
 A file has one writer and only grows, so a reader may stop and go on at any offset.
 `logfile` reads it. Every rank imports this module before its program starts: keep it light.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -24,6 +25,9 @@ STDERR = 2
 LONGEST = 1 << 20  # bytes of one line that are kept back while its end has not come
 _CHUNK = 1 << 18
 _LAST_READS = 64
+# What no terminal shows: all below the space but BEL, BS, TAB, LF, VT, FF, CR and ESC.
+_CONTROLS = bytes(set(range(32)) - set(b"\a\b\t\n\v\f\r\x1b"))
+_TERMINALS_MOST = 4096  # bytes that one read of a pseudo-terminal returns
 STATE_EVERY = 1.0  # seconds between two states of a line that is written over
 _LOOK_EVERY = 1.0  # seconds between two looks whether the log is there
 TAIL = 64 << 10  # bytes kept from the end of a log that grew over its limit
@@ -48,6 +52,7 @@ class FrameWriter:
         self._limit = limit
         self._pending: dict[int, list[bytes]] = {}
         self._next_state: dict[int, float] = {}  # when, of streams whose line is written over
+        self._data = DataStreams()
         self._tail = b""
         self._dropped = 0
         self.error = ""
@@ -70,7 +75,7 @@ class FrameWriter:
     def _begin(self, stream: int, begun: list[bytes]) -> None:
         """Keep a begun line back; if the line is written over, only its newest state."""
         self._pending[stream] = begun
-        if b"\r" in begun[-1]:
+        if b"\r" in begun[-1] and not self._data.has(stream, begun[-1]):
             begun[:] = [last_state(b"".join(begun))]
             if self._is_due(stream):
                 self.flush(stream)
@@ -178,6 +183,36 @@ def last_state(line: bytes) -> bytes:
     return line[at:] if at > 0 else line
 
 
+class DataStreams:
+    """Knows the streams of data, as of `gzip -c`, of which nothing may be left out."""
+
+    def __init__(self) -> None:
+        self._known: set[object] = set()
+
+    def has(self, stream: object, data: bytes) -> bool:
+        """Return True if `data`, or what came before from the stream, is something else than text.
+
+        Text of an 8-bit encoding counts as data.
+        """
+        if stream not in self._known and not _is_text(data):
+            self._known.add(stream)
+        return stream in self._known
+
+
+def _is_text(data: bytes) -> bool:
+    """Return True for UTF-8, perhaps cut at its end, without control characters but a terminal's.
+
+    Text of an 8-bit encoding has letters below them, and counts as data: all of it is kept.
+    """
+    if data.translate(None, _CONTROLS) != data:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data` to the descriptor `fd`."""
     view = memoryview(data)
@@ -193,13 +228,19 @@ class Output:
         self.streams: dict[int, tuple[Any, int]] = {}  # descriptor → child and stream
 
     def open(
-        self, child: Any, streams: tuple[int, ...] = (STDOUT, STDERR)
+        self,
+        child: Any,
+        streams: tuple[int, ...] = (STDOUT, STDERR),
+        stdout: Callable[[], tuple[int, int]] = os.pipe,
     ) -> tuple[list[int], list[tuple[int, ...]]]:
-        """Pipes for one child: the ends that it writes to, and how it is spawned with them."""
+        """Pipes for one child: the ends that it writes to, and how it is spawned with them.
+
+        `stdout` makes what stands for its standard output, a pipe or a pseudo-terminal.
+        """
         ends: list[int] = []
         actions: list[tuple[int, ...]] = []
         for stream in streams:
-            read, write = os.pipe()
+            read, write = stdout() if stream == STDOUT else os.pipe()
             os.set_blocking(read, False)
             self.streams[read] = (child, stream)
             ends.append(write)
@@ -227,10 +268,22 @@ class Output:
 
     def _read(self, fd: int) -> int | None:
         """Take what there is now; how much, 0 at the end of the stream, None when it is empty."""
-        try:
-            data = os.read(fd, _CHUNK)
-        except BlockingIOError:
+        pieces: list[bytes] = []
+        while sum(map(len, pieces)) < _CHUNK:
+            try:
+                data = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                break
+            except OSError as error:  # so ends a pseudo-terminal
+                if error.errno != errno.EIO:
+                    raise
+                data = b""
+            if not data and not pieces:
+                return 0
+            pieces.append(data)
+            if not 0 < len(data) <= _TERMINALS_MOST:
+                break
+        if not pieces:
             return None
-        if data:
-            self._take(*self.streams[fd], data)
-        return len(data)
+        self._take(*self.streams[fd], b"".join(pieces))
+        return sum(map(len, pieces))

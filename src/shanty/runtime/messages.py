@@ -23,7 +23,7 @@ from typing import (
     Union,
     cast,
     get_args,
-)
+)  # fmt: skip
 
 from shanty.runtime.record import Record
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     JsonObject = Dict[str, Json]
     Value = Union[str, int, float, bool, None]  # in a report of a rank
     Frame = Tuple[str, int, str]  # file, line, function
-
-# ------------------------------------------------------------------------ parts of messages
 
 
 class Report(Record):
@@ -138,7 +136,7 @@ class HostLoad(Record):
     free: int
     total: int
     links: Tuple[Link, ...]
-    tcp: Tuple[int, int]
+    tcp: Tuple[int, int]  # segments sent, and sent again
     seconds: float
     own: int = 0
     halted: Tuple[Tuple[int, str], ...] = ()
@@ -342,6 +340,13 @@ class Moves(Record):
     load: HostLoad
 
 
+class Warned(Record):
+    """The answer to `Warn`: the ranks that it `reached`, and those `without` a handler."""
+
+    reached: Tuple[int, ...]
+    without: Tuple[int, ...]
+
+
 class Flushed(Record):
     """The answer to `Flush`: all earlier reports were sent."""
 
@@ -417,8 +422,9 @@ Order = Union[
     LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye, Alive,
 ]  # fmt: skip
 Told = Union[
-    Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Flushed, Activity,
-    LinkPorts, LinkResults, StoreDamage, Sample, FilePiece, DaemonOutput, DaemonEnded, Beat,
+    Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Warned, Flushed,
+    Activity, LinkPorts, LinkResults, StoreDamage, Sample, FilePiece, DaemonOutput, DaemonEnded,
+    Beat,
 ]  # fmt: skip
 Message = Union[Order, Told]
 if TYPE_CHECKING:

@@ -139,3 +139,9 @@ class QueuedRuns:
         if self.describe([run])[run].state is State.PENDING:
             return {"ok": False, "error": "the run has no hosts yet"}
         return run_agents.ask(run, {"kind": "stacks"})
+
+    def signal(self, run: RunDir, number: int) -> Dict[str, Any]:
+        """Send a signal to every rank that catches it."""
+        if self.describe([run])[run].state is State.PENDING:
+            return {"ok": False, "error": "the run has no hosts yet"}
+        return run_agents.ask(run, {"kind": "warn", "signal": number})

@@ -293,6 +293,8 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         "SHANTY_JOB": job_key(job),
     }
     values.update(_group(node, layout))
+    if job.no_tty:
+        values["SHANTY_NO_TTY"] = "1"
     if job.cpus_per_rank:
         values["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:

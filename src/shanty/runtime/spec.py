@@ -64,7 +64,7 @@ class JobSpec:
     "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
     host was lost or the launcher failed. `tf1`: what scripts import as tensorflow has the names of
     TensorFlow 1. `log_to` is where else the values go that a script logs: tensorboard, mlflow,
-    wandb. `profile`: a trace of all ranks is made.
+    wandb. `profile`: a trace of all ranks is made. `no_tty`: programs write into pipes.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
     whichever is there); `master_image` is that of the lead host, where it has another. `mounts` are
@@ -123,6 +123,7 @@ class JobSpec:
     log_to: Tuple[str, ...] = ()
     profile: bool = False
     inputs: Optional[str] = None
+    no_tty: bool = False
 
     @property
     def secrets(self) -> Tuple[str, ...]:

@@ -29,11 +29,20 @@ class Show:
     log: BinaryIO | None = None
 
 
+NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGHUP)
+
+
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM for a session that follows a run."""
+    """Counts Ctrl-C and SIGTERM for a session that follows a run; the `first` one tells which.
+
+    `notices` are other signals that came, which are for the ranks.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.first = 0
+        self.notices: list[signal.Signals] = []
+        self._on_terminal = _has_terminal()
 
     @contextlib.contextmanager
     def counted(self, *, from_the_start: bool) -> Iterator[None]:
@@ -49,9 +58,26 @@ class Interrupts:
     def _begin(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._count)
+        for number in NOTICES:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup(1) has it
+                signal.signal(number, self._note)
 
-    def _count(self, _number: int, _frame: FrameType | None) -> None:
+    def _count(self, number: int, _frame: FrameType | None) -> None:
+        self.first = self.first or number
         self.count += 1
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and self._on_terminal and not _has_terminal():
+            os._exit(128 + number)  # the terminal was closed; the run goes on
+        self.notices.append(signal.Signals(number))
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def leave_when_interrupted() -> None:

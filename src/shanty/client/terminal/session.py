@@ -20,6 +20,7 @@ from shanty.runtime.spec import Failure, State, Status
 
 _QUICK, _SLOW = 0.005, 0.1  # seconds between two looks at the logs and the status
 _PATIENT = 2.0  # seconds that a run may be pending before the reason is shown
+_REST = 1.0  # seconds in which the rest of a stopped run's output is shown
 _SHOWN = 8  # lines of the launcher that are shown where it is to blame
 _LIVELY = 10.0  # seconds after a change in which the looks stay quick
 
@@ -51,6 +52,7 @@ class Session:
         self._line = StatusLine(sys.stderr, visible=visible)
         self._interrupts = interrupts
         self._answered = 0
+        self._ended = 0.0  # when the run had ended that was stopped here; 0: it has not
         self._pending_since = 0.0  # 0: it is not
         self._waits = ""  # why, as it was shown
         self._stalls = 0  # how many have been seen
@@ -73,7 +75,7 @@ class Session:
         elif not self._show.quiet or status.state is not State.SUCCEEDED:
             summarise(run, status, self._reported)
         if self._interrupts.count and status.state is State.STOPPED:
-            return 130
+            return 128 + self._interrupts.first
         return status.exit_code or 0
 
     def _until_final(self) -> Status:
@@ -95,17 +97,28 @@ class Session:
                 self._show_changes(before, status)
                 if status.state.final:
                     continue  # read what came before the end
-            elif status.state.final and not lines:
+            elif status.state.final and (not lines or self._cuts(now)):
                 self._line.hide()
                 self._printer.finish()
                 if self._log is not None:
                     self._log.finish()
+                if lines:
+                    note(f"the rest of the output is in {self._run.logs}")
                 return status
             self._serve_interrupts()
+            if self._interrupts.notices and status.state is State.RUNNING:
+                self._pass_on(self._interrupts.notices.pop(0))
             if self._printer.at_line_start:
                 self._line.show(status, lambda: progress_text(self._run))
             if not lines:
                 time.sleep(wait)
+
+    def _cuts(self, now: float) -> bool:
+        """Return True where the rest of the output of a run that was stopped takes too long."""
+        if not self._interrupts.count:
+            return False
+        self._ended = self._ended or now
+        return now > self._ended + _REST
 
     def _show_changes(self, before: Status, status: Status) -> None:
         """Show what is new in the status: another attempt, why the run waits, what is wrong."""
@@ -173,7 +186,18 @@ class Session:
             self._cancel(0.0)
         else:
             note(f"leaving; see `shanty ps`, the run is {self._run.id}")
-            sys.exit(130)
+            sys.exit(128 + self._interrupts.first)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """Send a signal that came for this process to the ranks that have a handler for it."""
+        from shanty.client.signals import passed_on
+
+        text, reached = passed_on(self._targets, self._run, number)
+        if self._show.as_json or not (self._show.quiet and reached):
+            self._say("signal", text, signal=number.name, reached=reached, text=text)
+        if number == signal.SIGHUP and not reached:  # as without a handler for it here
+            note(f"the run goes on: shanty logs -f {self._run.id}")
+            sys.exit(128 + number)
 
     def _cancel(self, grace: float) -> None:
         try:

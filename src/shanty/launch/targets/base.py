@@ -30,11 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the controller answered; `stacks` are those of all ranks, where they were asked for."""
+    """What the controller answered; `stacks` are those of all ranks, where they were asked for.
+
+    After a signal: the ranks that it has `reached`, and those `without` a handler for it.
+    """
 
     ok: bool
     error: str = ""
     stacks: list[dict[str, Any]] = field(default_factory=list)
+    reached: list[int] = field(default_factory=list)
+    without: list[int] = field(default_factory=list)
 
 
 class Outline(NamedTuple):
@@ -147,11 +152,11 @@ class Target(Protocol):
 
 
 @runtime_checkable
-class CanInterrupt(Protocol):
-    """A target that can interrupt the ranks of a run."""
+class CanSignal(Protocol):
+    """A target that can send signals to the ranks of a run."""
 
-    def interrupt(self, run: RunDir) -> Reply:
-        """Send SIGINT to every rank that catches it, unless the run has ended."""
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to every rank that catches it, unless the run has ended."""
 
 
 @runtime_checkable

@@ -220,6 +220,12 @@ class KubernetesTarget:
             return Reply(False, "the run has no pods yet")
         return self._ask(run, {"kind": "stacks"})
 
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to every rank that catches it."""
+        if run_status.read_status(run).state.final or not (site.read(run) or Site()).names_hosts:
+            return Reply(False, "the run has no ranks")
+        return self._ask(run, {"kind": "warn", "signal": number})
+
     def _ask(self, run: RunDir, request: dict[str, Any]) -> Reply:
         """Put a request to the controller, in the run's first pod."""
         from shanty.launch.run_mirror import ask_run

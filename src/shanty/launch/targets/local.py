@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -130,9 +129,9 @@ class LocalTarget:
         """Ask for the stack of every rank."""
         return ask_here(run, kind="stacks")
 
-    def interrupt(self, run: RunDir) -> Reply:
-        """Send SIGINT to every rank that catches it."""
-        return ask_here(run, kind="warn", signal=signal.SIGINT.value)
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to every rank that catches it."""
+        return ask_here(run, kind="warn", signal=number)
 
 
 def ask_here(run: RunDir, **request: Any) -> Reply:

@@ -122,3 +122,7 @@ class QueuedTarget:
     def stacks(self, run: RunDir) -> Reply:
         """Ask for the stack of every rank."""
         return Reply(**self.runs.stacks(run))
+
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to every rank that catches it."""
+        return Reply(**self.runs.signal(run, number))

@@ -11,7 +11,7 @@ from shanty.launch.containers.options import refuse_outside
 from shanty.launch.options import known
 from shanty.launch.options.declared import Declared
 from shanty.launch.targets.base import (
-    CanInterrupt,
+    CanSignal,
     Planned,
     Reply,
     Surroundings,
@@ -181,9 +181,9 @@ class Targets:
         """Ask for the stack of every rank."""
         return self._of(run).stacks(run)
 
-    def interrupt(self, run: RunDir) -> Reply:
-        """Send SIGINT to the ranks, where the run's target can."""
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to the ranks that catch it, where the run's target can."""
         target = self._of(run)
-        if not isinstance(target, CanInterrupt):
+        if not isinstance(target, CanSignal):
             return Reply(False, f"that cannot be done on {target.scheme}")
-        return target.interrupt(run)
+        return target.signal(run, number)

@@ -159,6 +159,12 @@ class SlurmTarget(QueuedTarget):
             return self.login.hosts.stacks(run)
         return super().stacks(run)
 
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to every rank that catches it."""
+        if is_elsewhere(run):
+            return self.login.hosts.signal(run, number)
+        return super().signal(run, number)
+
 
 def is_elsewhere(run: RunDir) -> bool:
     """True for a run that a login node looks after."""

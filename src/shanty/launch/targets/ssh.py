@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -380,9 +379,9 @@ class SshTarget:
         """Ask for the stack of every rank."""
         return self._ask(run, "stacks")
 
-    def interrupt(self, run: RunDir) -> Reply:
-        """Send SIGINT to every rank that catches it."""
-        return self._ask(run, "warn", signal=signal.SIGINT.value)
+    def signal(self, run: RunDir, number: int) -> Reply:
+        """Send a signal to every rank that catches it."""
+        return self._ask(run, "warn", signal=number)
 
 
 def _by_own_keys(plan: Plan, lead: RpcClient, refused: Mapping[str, str], known: str) -> Plan:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
 _DOUBT = 2.0  # seconds to check the network before an end without an explanation is reported
 HUNG = 5.0  # seconds that a launcher may outlive its last rank
+_WARNED = 3.0  # seconds to wait for the hosts' answers to a signal
 _TICK = 0.5
 
 
@@ -68,6 +69,7 @@ class Controller:
         self._links: Optional[LinkCheck] = None  # begun when a rank failed without a cause
         self._doubt = 0.0  # the time until which its result is waited for
         self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
+        self._warned: Dict[str, messages.Warned] = {}  # the answers to a signal, by host
         self.queue_ending: Optional[QueueEnding] = None  # once the queue ends the run
         self.heartbeat: Heartbeat
 
@@ -178,6 +180,8 @@ class Controller:
             self._report(message.report.extended(host=host))
         elif isinstance(message, messages.Ready):
             self.outcome.settings[host] = message.settings
+        elif isinstance(message, messages.Warned):
+            self._warned[host] = message
         elif isinstance(message, messages.Moves):
             self.stalls.hear(host, message)
         elif isinstance(message, messages.Activity):
@@ -300,7 +304,7 @@ class Controller:
         """End a launcher that goes on after its last rank has ended."""
         if self.ending and not self.deserted and TOP in self.worlds and self.worlds[TOP].deserted:
             self.deserted = True
-            explains = self.outcome.needs_launchers_words()
+            explains = self.outcome.needs_launchers_words(self.worlds[TOP])
             self.tell(messages.End(None, FAILURE_GRACE if explains else 0.0))
         for name, world in self.worlds.items():
             if self.outcome.launcher is None and not self.ending and world.is_outlived(now, HUNG):
@@ -395,12 +399,27 @@ class Controller:
                 answers = self.ask_stacks()
                 reply["stacks"] = [*answers, *absent(self.plan.ranks, self.worlds, answers)]
             elif ask.get("kind") == "warn":
-                self.event("warned", signal=ask.get("signal"))
-                self.tell(messages.Warn(int(ask.get("signal", 0))))
+                reply.update(self._warn(int(ask.get("signal", 0))))
             else:
                 reply = {"ok": False, "error": f"unknown request {ask.get('kind')!r}"}
             with contextlib.suppress(OSError):
                 write_json(path.with_suffix(".reply"), reply)
+
+    def _warn(self, number: int) -> Dict[str, List[int]]:
+        """Pass a signal on to the ranks that catch it; return which do, and which do not."""
+        self._warned = {}
+        self.tell(messages.Warn(number))
+        hosts = {self.plan.lead.name, *(self.workers.live_names() if self.workers else ())}
+        until = time.monotonic() + _WARNED
+        while self.agent.open and hosts - self._warned.keys() and time.monotonic() < until:
+            self._service()
+        answers = self._warned.values()
+        found = {
+            "reached": sorted(rank for each in answers for rank in each.reached),
+            "without": sorted(rank for each in answers for rank in each.without),
+        }
+        self.event("warned", signal=number, **found)
+        return found
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
         """Returns the stacks of every rank, as `collect` has them, with the MPI call it is in."""

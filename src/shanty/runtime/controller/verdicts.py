@@ -101,9 +101,14 @@ class Outcome:
         """True while the run has neither an exit code nor been stopped."""
         return self._code is None and not self.stopped
 
-    def needs_launchers_words(self) -> bool:
-        """Return True where the launcher may still print why the ranks failed."""
-        return self._code in _EXPLAINED
+    def needs_launchers_words(self, world: MpiWorld) -> bool:
+        """Return True where the launcher may still print why the ranks failed.
+
+        Open MPI has it print the errors of MPI that end a rank.
+        """
+        return self._code in _EXPLAINED or (
+            self.failure is not None and world.failed_in_mpi(self.failure)
+        )
 
     def may_be_damage(self) -> bool:
         """Return True where damage to shanty's files on the hosts would explain the end."""
@@ -149,6 +154,8 @@ class Outcome:
         found = abort(self._run, worlds, self.failure) if open_end else None
         if not self.stopped and found is not None:
             self.failure, self._code = self.with_lines(found.failure), found.code
+        if self.failure is not None and self.failure.rank is not None:
+            self.failure = self._with_last_words(self.with_lines(self.failure))
         if self.failure is not None and store is not None:
             self.failure = store.explained(self.failure)
 
@@ -207,6 +214,18 @@ class Outcome:
             return failure
         log = self._run.rank_log(failure.rank)
         return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+
+    def _with_last_words(self, failure: Failure) -> Failure:
+        """Add the cause that the last lines of the rank, or of the launcher, name."""
+        from shanty.runtime.diagnosis import last_words
+
+        launcher = last_lines(str(self._run.launcher_log), _LAUNCHER_LINES)
+        asked = (read_json(self._run.job) or {}).get("env", {})
+        there = self.settings.get(failure.host or "", {})
+        where = f"on {failure.host} before the run, as by a login file"
+        if not self._plan.scripted:
+            where = "where the run was started"
+        return last_words.explained(failure, launcher, asked, there, where)
 
     def _with_settings(self, failure: Failure) -> Failure:
         """Name the settings of MPIs that the user has made."""

@@ -19,6 +19,7 @@ _WORDS = (
     re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_COMM_WORLD"),
     re.compile(r"^ *Proc: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     re.compile(r"^ *(?:Errorcode:|with errorcode) (?P<code>-?\d+)"),
+    re.compile(r"Abort\((?P<code>-?\d+)\) on node (?P<rank>\d+) .*: Fatal error in "),
     re.compile(
         r"Abort\(-?\d+\) on node (?P<rank>\d+) .*"
         r"application called MPI_Abort\(.*, (?P<code>-?\d+)\)"

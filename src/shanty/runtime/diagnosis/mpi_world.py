@@ -390,6 +390,11 @@ class MpiWorld:
         rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
         return rank is not None and bool(rank.library) and rank.joined is None and not rank.oom
 
+    def failed_in_mpi(self, failure: Failure) -> bool:
+        """True where MPI may have ended the rank to blame: it gives no reason of its own."""
+        rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
+        return rank is not None and bool(rank.library) and not failure.why and (rank.code or 0) > 0
+
     def early_leavers(self) -> Sequence[Rank]:
         """The ranks that ended with 0 without MPI_Finalize."""
         return [r for r in self.ranks.values() if r.ended and r.code == 0 and self._left(r)]
@@ -500,6 +505,16 @@ _MEANINGS = {
     "SIGABRT": "it gave up, often after an error of MPI or of a library",
     "SIGILL": "it was built for another processor",
     "SIGFPE": "an integer was divided by zero",
+    "SIGXFSZ": "a file grew beyond the limit of its size, ulimit -f",
+    "SIGXCPU": "it used more CPU time than its limit, ulimit -t",
+    "SIGALRM": "a timer of its own, or someone else, sent it; it has no handler for it",
+    "SIGSYS": "it made a system call that is forbidden here, as by a container's seccomp profile",
+    "SIGTRAP": "it stopped itself, as a failed check in a library does",
+    "SIGPIPE": "it wrote to a pipe or socket that nobody reads any more",
+    "SIGHUP": "its terminal or session ended, or someone sent it; it has no handler for it",
+    "SIGQUIT": "someone sent it, as Ctrl-\\ does",
+    "SIGUSR1": "someone, or a batch system, sent it; it has no handler for it",
+    "SIGUSR2": "someone, or a batch system, sent it; it has no handler for it",
 }
 
 

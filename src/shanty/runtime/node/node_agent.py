@@ -367,11 +367,20 @@ class NodeAgent:
             self.stacks.append(request)
 
     def _warn(self, number: int) -> None:
-        """Pass the warning that the run will end soon on to the ranks that catch it."""
-        for pid in [pid for program in self.programs.values() for pid in program.pids]:
-            if platform.catches(pid, number):  # it would end the others
+        """Pass a signal on to the ranks that catch it; it would end the others."""
+        reached: Set[int] = set()
+        alive = {rank: pids for (_, rank), pids in self._alive().items()}
+        for rank, pids in alive.items():
+            catching = {pid for pid in pids if platform.catches(pid, number)}
+            if not catching:  # perhaps a program that a shell has started
+                below = {entry.pid for pid in pids for entry in platform.descendants(pid)}
+                catching = {pid for pid in below if platform.catches(pid, number)}
+            for pid in catching:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
+                    reached.add(rank)
+        without = tuple(sorted(alive.keys() - reached))
+        self.controller.send(messages.Warned(tuple(sorted(reached)), without))
 
     def _look_at_activity(self, *, afresh: bool) -> None:
         """Report to the controller what the ranks are busy with."""

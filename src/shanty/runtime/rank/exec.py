@@ -33,14 +33,16 @@ from shanty.runtime.rank import redirect, reports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import MutableMapping, Sequence
+    from typing import Callable, MutableMapping, Sequence
 
     from shanty.runtime.lines.container_engine import Line
 
 STEP = "SHANTY_STEP"  # a task's place by srun, which bypasses the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
+_NO_TTY = "SHANTY_NO_TTY"
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+_NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -126,6 +128,8 @@ def main(argv: list[str]) -> int:
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     program = _Rank(command, writer, channel, report, folder)
+    if command is argv and not environ.pop(_NO_TTY, ""):  # run.py has Python write lines at once
+        program.stdout = redirect.open_terminal
     if contained is not None:
         return program.run_contained(contained)
     if size > 1 and reads_its_script(command):
@@ -232,6 +236,7 @@ class _Rank:
         self.pid = 0
         self.parent = os.getppid()  # the launcher, or its daemon on this host
         self.advice = ""  # for when it fails
+        self.stdout: Callable[[], tuple[int, int]] = os.pipe
         self.mute = False  # its output cannot be kept
         self.dismissed = False  # the launcher or the node agent ends the ranks
 
@@ -255,6 +260,8 @@ class _Rank:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._pass_on)
+        for number in _NOTICES:  # launchers signal a process group, so the program gets them, too
+            signal.signal(number, lambda *_: None)
         try:
             self._start()
         except OSError as error:
@@ -321,7 +328,7 @@ class _Rank:
 
     def _start(self) -> None:
         kept = (stream for stream in (STDOUT, STDERR) if stream not in self.passed.inherited)
-        ends, actions = self.output.open(None, tuple(kept))
+        ends, actions = self.output.open(None, tuple(kept), self.stdout)
         try:
             reset = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawnp(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Where frameworks look for the other ranks, if the script does not change it.
 _PLACES = ["MASTER_ADDR", "MASTER_PORT", "SHANTY_ADDRESSES", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS"]
+_SPARE = 3  # descriptors
 TENSORFLOW_1 = "SHANTY_TF1"  # "1": what the script imports as tensorflow is TensorFlow 1's
 
 
@@ -57,6 +58,19 @@ class RankProcess:
         self.has_joined = False
         self.mpi_user = ""  # the package that imported mpi4py.MPI
         self.failing = False
+        # For what a failing rank has to open, where the script has used up all descriptors.
+        self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)]
+
+    def close_spare(self) -> None:
+        """Makes room for files that have to be opened now; scripts may have closed the spare."""
+        null = os.stat(os.devnull).st_rdev
+        for fd in self._spare:
+            try:
+                if os.fstat(fd).st_rdev == null:
+                    os.close(fd)
+            except OSError:
+                pass
+        self._spare.clear()
 
     def claim(self) -> bool:
         """Returns True for the first process of the rank that calls it: others are its helpers."""

@@ -63,7 +63,7 @@ def reason(error: BaseException) -> str:
 
 def advice(error: BaseException) -> str:
     """Return what to do about an exception that ended a script; "" if that is unknown."""
-    fix = _of_variables(error)
+    fix = _of_variables(error) or _of_folder(error)
     if fix:
         return fix
     module = error.name if isinstance(error, ImportError) else None
@@ -98,6 +98,20 @@ def _of_variables(error: BaseException) -> str:
         f"the script has set RANK={own[0]} and WORLD_SIZE={own[1]} in rank {rank} of {size}, "
         f"perhaps from a variable that is not set here; {_EVERYWHERE}"
     )
+
+
+def _of_folder(error: BaseException) -> str:
+    """Return what happened to the current folder where files of it are not found."""
+    if not isinstance(error, (FileNotFoundError, ImportError)):
+        return ""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        folder = os.environ.get("PWD", "")
+        if os.path.islink("/proc/self/cwd"):
+            folder = os.readlink("/proc/self/cwd").replace(" (deleted)", "")
+        return f"the current folder of the rank, {folder}, was removed: find out what removes it"
+    return ""
 
 
 def _in_the_way(module: str) -> str:

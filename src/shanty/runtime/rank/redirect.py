@@ -74,6 +74,31 @@ def take_input(offered: str) -> None:
     os.close(fd)
 
 
+def open_terminal() -> tuple[int, int]:
+    """Returns the ends of a pseudo-terminal that passes bytes on as they are; a pipe without one.
+
+    C, Perl and others write lines to a terminal at once, but keep what they write to a pipe until
+    they end, and lose it when they crash. It is not the controlling terminal of any process.
+    """
+    import fcntl
+    import struct
+    import termios
+
+    try:
+        read, write = os.openpty()
+    except OSError:  # no devpts, or none left
+        return os.pipe()
+    settings = termios.tcgetattr(write)
+    settings[0] = settings[1] = 0  # no translation of CR and LF
+    settings[3] = 0  # no echo, no signals
+    termios.tcsetattr(write, termios.TCSANOW, settings)
+    sizes = [os.environ.get(name, "") for name in ("LINES", "COLUMNS")]
+    lines, columns = (int(text) if text.isdigit() else 0 for text in sizes)
+    size = struct.pack("HHHH", min(lines or 24, 9999), min(columns or 80, 9999), 0, 0)
+    fcntl.ioctl(write, termios.TIOCSWINSZ, size)
+    return read, write
+
+
 def offer_output(streams: str) -> str:
     """Returns the value of OUTPUT for a launcher with our pid that sends `streams` elsewhere."""
     return f"{os.uname().nodename}|{os.getpid()}|{streams}" if streams else ""

@@ -154,6 +154,8 @@ def _run(words: list[str]) -> None:
         if not isinstance(error.code, int):  # as Python does
             print(error.code, file=sys.stderr)
     except BaseException as error:  # noqa: BLE001  whatever ends the script
+        if process is not None:
+            process.close_spare()
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
         why = module.words(error)

@@ -36,6 +36,7 @@ from shanty.runtime.spec import Failure, JobSpec, State
 SCRIPT = "slurm.sh"
 AFTER = "after"
 STEP = "step"
+_PASSED_ON = ("ALRM", "USR1", "USR2")  # to ranks with a handler, as the warning is
 _KILL_WAIT = 30.0  # seconds; Slurm's own default
 _MARGIN = 3.0  # of it, for the agents to clean up and to write the end down
 _TO_REAP = 15.0  # seconds
@@ -48,6 +49,11 @@ def script(run: RunDir, boot: Sequence[str], warning: str) -> str:
     """The text of the batch script: the least that can look after its own child's end."""
     words = shlex.join([*boot, "slurm.batch", str(run.path)])
     python = shlex.quote(boot[0])
+    passed = sorted({warning, *_PASSED_ON})
+    traps = "\n".join(
+        f'trap \'[ -z "$child" ] || kill -s {name} "$child"\' {name}' for name in passed
+    )
+    ignored = f"trap '' {' '.join(passed)}"
     return f"""\
 #!/bin/sh
 # Written by shanty for the run {run.id}. Slurm starts it on the first node of the job.
@@ -56,9 +62,9 @@ if [ ! -x {python} ]; then
     exit 69
 fi
 child=
-trap '[ -z "$child" ] || kill -s {warning} "$child"' {warning}
+{traps}
 trap : TERM INT HUP
-(trap '' {warning}; exec {words} </dev/null) & # until it has a handler, which takes a moment
+({ignored}; exec {words} </dev/null) & # until it has a handler, which takes a moment
 child=$!
 while :; do
     wait "$child"
@@ -132,8 +138,9 @@ def word_command(boot: Sequence[str], run: RunDir, environ: Mapping[str, str]) -
 
 def _watched(run: RunDir, plan: Plan, warning: int) -> int:
     """Start the agents, and stay with them to their end; returns the run's exit code."""
-    warned: List[float] = []
-    signal.signal(warning, lambda *_: warned.append(time.time()))
+    warned: List[int] = []
+    for number in {warning, *(getattr(signal, f"SIG{name}") for name in _PASSED_ON)}:
+        signal.signal(number, lambda number, _: warned.append(number))
     words = [*plan.lead.host_boot, "agent.start", str(run.path)]
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
     while True:
@@ -141,10 +148,9 @@ def _watched(run: RunDir, plan: Plan, warning: int) -> int:
             child.wait(0.5)
             break
         except subprocess.TimeoutExpired:
-            if warned:
-                warned.clear()
+            while warned:
                 with contextlib.suppress(OSError):
-                    run_agents.leave(run, {"kind": "warn", "signal": warning})
+                    run_agents.leave(run, {"kind": "warn", "signal": warned.pop(0)})
     return _end_of(run, child.returncode)
 
 
