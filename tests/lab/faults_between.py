@@ -209,3 +209,13 @@ def only_ipv6(world: World) -> Iterator[None]:
        bare_words=("--mca", "btl_tcp_if_include", "ib0"))  # fmt: skip
 def wrong_interface(world: World) -> Iterator[None]:
     yield
+
+
+@fault("another host has taken its address as well", "address-twice", "lab2", "lab3",
+       runs=True)  # fmt: skip
+def address_twice(world: World) -> Iterator[None]:
+    address = f"{world.address('lab3')}/24"
+    with world.console_pair(
+        "lab2", f"ip addr add {address} dev eth0", f"ip addr del {address} dev eth0"
+    ):
+        yield

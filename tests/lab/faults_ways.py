@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from faults_case import Fault, table
+from faults_case import Fault, Planter, table
 from faults_world import OWN, World
+
+from runs import wait_for
 
 WAYS: list[Fault] = []
 fault = table(WAYS)
@@ -254,4 +259,128 @@ def old_python(world: World) -> Iterator[None]:
 @fault("it is a 32-bit machine", "arch-differs", "lab2")
 def other_machine(world: World) -> Iterator[None]:
     with world.login_through("lab2", ":", "setarch i686 /bin/bash"):
+        yield
+
+
+def _here(*words: str | Path, **environ: str) -> str:
+    """Run a command on the machine at which shanty is called; its output."""
+    return subprocess.run(
+        list(map(str, words)), env={**os.environ, **environ}, capture_output=True, text=True,
+        check=True, timeout=30,
+    ).stdout  # fmt: skip
+
+
+def _new_key(path: Path, passphrase: str = "") -> Path:
+    _here("ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", path)
+    return path
+
+
+def _with_key(path: Path, *lines: str) -> Callable[[str], str]:
+    """The part of ssh's configuration about a host, with another key and further lines."""
+
+    def changed(text: str) -> str:
+        kept = [line for line in text.splitlines() if "IdentityFile" not in line]
+        return "\n".join([*kept, f'    IdentityFile "{path}"', *(f"    {e}" for e in lines), ""])
+
+    return changed
+
+
+@fault("the agent offers more keys than its sshd lets anybody try", "keys-too-many", "lab2",
+       bare="has no agent", runs=True)  # fmt: skip
+def many_keys(world: World) -> Iterator[None]:
+    socket_path = str(world.runtime / "agent")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: Path(socket_path).exists(), 10)
+        for number in range(4):
+            key = _new_key(world.runtime / f"agent-{number}")
+            _here("ssh-add", "-q", key, SSH_AUTH_SOCK=socket_path)
+
+        def changed(text: str) -> str:
+            text = text.replace("IdentityAgent none", f"IdentityAgent {socket_path}")
+            return text.replace("IdentitiesOnly yes", "IdentitiesOnly no")
+
+        with world.sshd("lab2", "MaxAuthTries 3"), world.way_to("lab2", changed):
+            yield
+    finally:
+        agent.terminate()
+        agent.wait(10)
+
+
+@fault("the certificate of the key has expired", "certificate-expired", "",
+       bare="has no certificate", runs=True)  # fmt: skip
+def expired_certificate(world: World) -> Iterator[None]:
+    authority, key = (_new_key(world.runtime / name) for name in ("authority", "certified"))
+    valid = ("-V", "20200101000000:20210101000000")
+    _here("ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "root", *valid, f"{key}.pub")
+    with world.way_to("lab2", _with_key(key)):
+        yield
+
+
+@fault("the key has a passphrase, and no agent has it", "key-locked", "",
+       bare="has another key", runs=True)  # fmt: skip
+def locked(world: World) -> Iterator[None]:
+    key = _new_key(world.runtime / "locked", "secret")
+    with world.way_to("lab2", _with_key(key)):
+        yield
+
+
+@fault("a `Match exec` of ~/.ssh/config hangs", "ssh-configuration", "", bare="does not use it",
+       drops=True, runs=True)  # fmt: skip
+def hanging_match(world: World) -> Iterator[None]:
+    line = 'Match originalhost lab2 exec "sleep 1111"\n    Port 22\nHost lab2 '
+    with world.text(world.lab.config, lambda text: text.replace("Host lab2 ", line)):
+        yield
+        assert "sleep 1111" not in _here("ps", "-eo", "args")
+
+
+def _login_file(name: str, text: str) -> Planter:
+    """A file of the login of lab2; nothing of the logins is left there in the end."""
+
+    def plant(world: World) -> Iterator[None]:
+        with world.file(world.lab.home("lab2") / name, f"{text}\n"):
+            yield
+            if world.bare:  # mpirun leaves them
+                world.console("lab2", "pkill -f '[s]leep 12' || true")
+                return
+            commands = world.console("lab2", "ps -eo args").splitlines()
+            hang = [one for one in commands if "sleep 12" in one or "shanty-tries" in one]
+            assert not [one for one in hang if "ps -eo" not in one], commands
+
+    plant.__name__ = f"{name}-{text.split()[0]}".strip(".").replace("/", "-")
+    return plant
+
+
+for _name, _title, _text in (
+    (".bashrc", "~/.bashrc sleeps", "sleep 1234"),
+    (".bashrc", "~/.bashrc reads a line", "read line"),
+    (".bashrc", "~/.bashrc reads all of the input", "cat >/dev/null"),
+    (".bashrc", "~/.bashrc closes the standard output", "exec >&-"),
+    (".bashrc", "~/.bashrc redirects the output", ": ; exec >/dev/null"),
+    (".ssh/rc", "~/.ssh/rc hangs", "sleep 1235"),
+    (".bashrc", "~/.bashrc ends the shell", "exit 3"),
+):
+    fault(_title, "shell-broken", "lab2", drops=True, runs=True)(_login_file(_name, _text))
+
+
+@fault("its sshd opens no sessions (MaxSessions 0)", "shell-broken", "lab2")
+def no_sessions(world: World) -> Iterator[None]:
+    with world.sshd("lab2", "MaxSessions 0"):
+        yield
+
+
+@fault("each of two hosts is the other one's jump host", "ssh-configuration", "",
+       bare="goes directly")  # fmt: skip
+def jump_circle(world: World) -> Iterator[None]:
+    def through(other: str) -> Callable[[str], str]:
+        return lambda text: text.replace("    User ", f"    ProxyJump {other}\n    User ", 1)
+
+    with world.way_to("lab2", through("lab3")), world.way_to("lab3", through("lab2")):
+        yield
+
+
+@fault("its password has to be changed", "account-closed", "lab2", runs=True)
+def expired_password(world: World) -> Iterator[None]:
+    text = "WARNING: Your password has expired.\nPassword change required but no TTY available."
+    with world.login_through("lab2", f"echo '{text}' >&2; exit 1"):
         yield

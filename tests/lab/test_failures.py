@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -101,6 +103,45 @@ def test_a_workers_agent_is_killed(site: Site, flavour: str) -> None:
         done = site.lab.exec("lab3", "pkill", "-KILL", "-f", "agent[.]worker_agent")
         assert done.returncode == 0, done.stderr
         ends_by(site, process, "lab3", began)
+
+
+def left_in_work(site: Site, host: str) -> list[str]:
+    """The folders of runs that a host still has."""
+    return sorted(path.name for path in (site.lab.home(host) / ".shanty" / "work").glob("*"))
+
+
+def test_a_workers_agent_is_stopped(site: Site) -> None:
+    """As by SIGSTOP: the host is well, so the end of the run removes all that is there."""
+    with site.running("openmpi5") as process:
+        began = time.monotonic()
+        done = site.lab.exec("lab3", "pkill", "-STOP", "-f", "agent[.]worker_agent")
+        assert done.returncode == 0, done.stderr
+        what = ends_by(site, process, "lab3", began)
+    assert re.fullmatch("host lab3 has sent nothing for [1-9][0-9] s", what)
+    assert not [name for name in left_in_work(site, "lab3") if name.startswith(site.last.id)]
+
+
+def test_what_a_stopped_agent_left_is_named_and_removed(site: Site) -> None:
+    """Its host was cut off as well at the end of the run, so that nobody could remove it."""
+    with site.running("openmpi5") as process:
+        began = time.monotonic()
+        done = site.lab.exec("lab3", "pkill", "-STOP", "-f", "agent[.]worker_agent")
+        assert done.returncode == 0, done.stderr
+        site.lab.do("cut", "lab3")
+        try:
+            ends_by(site, process, "lab3", began)
+        finally:
+            site.lab.do("join", "lab3")
+    run = f"{site.last.id}.2"
+    assert run in left_in_work(site, "lab3")
+    old = time.time() - 600  # by then every controller would have given it up
+    os.utime(site.lab.home("lab3") / ".shanty/work" / run / "heard", (old, old))
+    found = json.loads(site("doctor", "lab", "--json").stdout)["findings"]
+    assert ("strays", "lab3") in [(one["code"], one["host"]) for one in found], found
+    done = site("run", "--on", "lab", "-n", "3", "--ppn", "1", "hostname")
+    assert done.returncode == 0, done.stderr
+    assert f"lab3: removed what run {run} left" in done.stderr
+    assert run not in left_in_work(site, "lab3")
 
 
 @pytest.mark.parametrize("agent", ["controller", "node_agent"])

@@ -135,6 +135,36 @@ def test_of_hosts_that_are_well_nothing_is_said(plain: World, flavour: str) -> N
     assert not re.search("warning|error|fix:|why:|doctor", ran.stderr.lower()), ran.stderr
 
 
+@PLAIN
+def test_host_keys_may_be_unchecked(plain: World) -> None:
+    """As Vagrant writes it; the hosts' sshd has other keys than those in /etc/ssh."""
+    known, one, two = f'"{plain.lab.folder}/known_hosts"', "lab2,", "lab3,"
+
+    def unchecked(text: str) -> str:
+        text = text.replace("StrictHostKeyChecking yes", "StrictHostKeyChecking no")
+        return text.replace(known, "/dev/null")
+
+    def swapped(text: str) -> str:
+        return text.replace(one, "lab0,").replace(two, one).replace("lab0,", two)
+
+    with plain.text(plain.lab.config, unchecked):
+        works(plain)
+    with (  # keys that have changed are accepted as well
+        plain.text(plain.lab.config, lambda text: text.replace("Checking yes", "Checking no")),
+        plain.text(plain.lab.folder / "known_hosts", swapped),
+    ):
+        works(plain)
+
+
+def works(world: World) -> None:
+    """The doctor has nothing to say, and a run ends well."""
+    report = examined(world)
+    assert (report["findings"], report["unfinished"]) == ([], [])
+    script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 3"
+    ran = world.run("run", "--on", "lab", "-n", "3", "--ppn", "1", "--", "python", "-c", script)
+    assert ran.returncode == 0, ran.stderr
+
+
 def named(world: World, fault: Fault) -> None:
     """Plant the fault; doctor, and where that is asked for a run, has to name it. Where packets
     vanish for good, both wait at the same time."""

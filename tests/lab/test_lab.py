@@ -214,6 +214,38 @@ def test_a_bare_host_has_sshd_and_a_python_and_nothing_else(make_lab: MakeLab) -
     assert lab.out("lab1", "python3 -m venv --without-pip /tmp/v && /tmp/v/bin/python -c ''") == ""
 
 
+# In a mount namespace, where /etc is a copy: the machine's own is left alone.
+REPLACE = """
+set -e
+mkdir "$1/etc"; cp -a /etc/. "$1/etc"; mount --bind "$1/etc" /etc
+"$2" -m shanty lab up 2 --name rp
+for file in passwd group shadow nsswitch.conf hosts resolv.conf; do
+    [ -f /etc/$file ] || continue
+    cp -p /etc/$file /etc/.new; mv /etc/.new /etc/$file
+done
+echo new >>/etc/motd
+ssh -F "$SHANTY_HOME/lab/rp/ssh_config" rp2 \\
+    'cd && pwd; hostname; tail -n 1 /etc/motd; getent hosts rp1'
+"$2" -m shanty lab down rp
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may replace files in /etc")
+def test_files_of_the_machine_may_be_replaced(lab_home: Any, tmp_path: Path) -> None:
+    """As useradd and apt do: by another file of that name, which removes what is mounted there."""
+    work = tmp_path / "replaced"
+    work.mkdir()
+    words = ["unshare", "-m", "sh", "-c", REPLACE, "sh", str(work), sys.executable]
+    done = subprocess.run(
+        words, env=lab_home.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    at = lines.index("/srv/rp2/home")
+    assert lines[at + 1 : at + 3] == ["rp2", "new"]
+    assert lines[at + 3].split()[-1] == "rp1"
+
+
 def test_a_second_network_and_a_slow_one(make_lab: MakeLab) -> None:
     lab = make_lab(2, "--nic", "tb0", "--rate", "eth0=80mbit")
     first, second = lab.show()["hosts"]

@@ -25,6 +25,10 @@ CODES: Mapping[str, str] = {
     "host-key-unknown": "the host's key is not in known_hosts",
     "host-key-changed": "the host's key differs from the known one",
     "key-refused": "the host takes none of the user's keys",
+    "keys-too-many": "ssh offered the host so many keys that it ended the login",
+    "key-locked": "the user's key has a passphrase, and no agent has the key",
+    "certificate-expired": "the certificate of the user's key is not valid any more, or not yet",
+    "account-closed": "the host lets the user in only after something is done (expired password)",
     "key-open": "ssh ignores the user's key, because others may read its file",
     "password-needed": "the host lets the user in by password only",
     "proxy-failed": "what the connection goes through (ProxyCommand) ends before the login",
@@ -74,6 +78,7 @@ CODES: Mapping[str, str] = {
     "packages-differ": "the host's Python packages are not those here",
     # Between hosts
     "same-host": "two names stand for one machine",
+    "address-twice": "two hosts have the same address",
     "same-host-key": "two hosts have the same ssh host key",
     "name-loopback": "the host's own name means 127.x.x.x to itself",
     "name-differs": "a host's name means another address on another host",
@@ -94,6 +99,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "disk-full": ("run-key-refused",),
     "inodes-full": ("run-key-refused",),
     "lead-blocked": ("run-key-refused",),
+    "address-twice": ("lead-blocked", "run-key-refused", "port-blocked"),
 }
 
 

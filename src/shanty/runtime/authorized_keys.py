@@ -39,6 +39,7 @@ from typing import (
 from shanty.runtime import platform, rundir
 from shanty.runtime.errors import ShantyError, StorageError, UsageError
 from shanty.runtime.file_edit import edit_file, read_file
+from shanty.runtime.programs import output_of
 
 OPTIONS = ("restrict", "from", "expiry-time")  # what an old sshd may lack, see `authorize`
 GRACE = 120.0  # seconds that a run has between its line and its first sign of life
@@ -244,14 +245,29 @@ def sweep_keys(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str,
 
 
 def host_keys(_ask: Mapping[str, Any], _data: BinaryIO, _say: Say) -> Dict[str, Any]:
-    """The public host keys that can be read here, "TYPE BASE64" each."""
-    keys = []
+    """The public host keys of the sshd that let us in, "TYPE BASE64" each.
+
+    That sshd is asked from here, past the network: it may have other keys than those in /etc/ssh,
+    which are read where it does not answer.
+    """
+    keys = _keys_of_our_sshd(os.environ.get("SSH_CONNECTION", "").split())
+    if keys:
+        return {"keys": keys}
     for path in sorted(glob.glob("/etc/ssh/ssh_host_*_key.pub")):
         with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
             words = file.read().split()
             if len(words) >= 2:
                 keys.append(" ".join(words[:2]))
     return {"keys": keys}
+
+
+def _keys_of_our_sshd(connection: Sequence[str]) -> List[str]:
+    """What ssh-keyscan says of the sshd of a login; `connection` is its SSH_CONNECTION."""
+    if len(connection) != 4:
+        return []
+    text = output_of(["ssh-keyscan", "-T", "3", "-p", connection[3], connection[2]], 5.0) or ""
+    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return sorted(" ".join(words[1:3]) for words in lines if len(words) == 3)
 
 
 # -------------------------------------------------------------------------- the file

@@ -17,7 +17,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 
 from shanty.runtime import cleanup, platform
 from shanty.runtime.errors import LostError, StorageError
-from shanty.runtime.heartbeat import FailureDetector
+from shanty.runtime.heartbeat import MOST, FailureDetector
 from shanty.runtime.plan import Plan, read_plan
 from shanty.runtime.programs import run as run_program
 from shanty.runtime.run_status import conclude, read_status
@@ -218,6 +218,24 @@ def _lose(run: RunDir) -> Status:
     end_remains(run)
     failure = lost_cause(read_json(run.agents), platform.boot_id())
     return conclude(run, State.LOST, failure, LostError.exit_code)
+
+
+def is_frozen(run: RunDir) -> bool:
+    """True when the node agent of a worker is stopped, and its controller has long given it up."""
+    agent = (read_json(run.agents) or {}).get("node_agent")
+    pid = agent.get("pid") if isinstance(agent, dict) else None
+    entry = platform.process(pid) if isinstance(pid, int) else None
+    if entry is None or entry.state not in ("T", "t"):
+        return False
+    with contextlib.suppress(OSError):
+        return time.time() > run.heard.stat().st_mtime + 2 * MOST
+    return False
+
+
+def forget(run: RunDir) -> None:
+    """Remove a worker's files of a run that is over; artifacts stay, since none were sent."""
+    if not any(path.is_file() for path in run.artifacts.rglob("*")):
+        shutil.rmtree(run.path, ignore_errors=True)
 
 
 def end_remains(run: RunDir) -> None:

@@ -78,6 +78,8 @@ def findings(here: Context, job: JobSpec) -> list[Finding]:
 def explain(here: Context, job: JobSpec, said: str) -> None:
     """Print what the doctor finds, but what `said`, the failure in words, has named already."""
     here.progress("")
+    if "[shell-broken]" in said:
+        return  # another login would hang as well
     found = [f for f in findings(here, job) if f"[{f.code}]" not in said or f.host not in said]
     if found:
         print("shanty: doctor finds:", file=sys.stderr)

@@ -393,6 +393,16 @@ def _orphans(seen: Seen) -> Iterator[Finding]:
             fixable=True,
         )
     orphans = seen.health["orphans"]
+    crashed = seen.health.get("crashed", ())
+    if crashed and not orphans:
+        who = "a run that crashed" if len(crashed) == 1 else f"{len(crashed)} runs that crashed"
+        yield seen.warning(
+            "strays",
+            f"{who} left files, and maybe a node agent that is stopped",
+            ", ".join([*crashed[:_SHOWN], *["…"] * (len(crashed) > _SHOWN)]),
+            "remove what is left; the next run there does so as well",
+            fixable=True,
+        )
     if not orphans:
         return
     listed = [f"{each['name']} (pid {each['pid']})" for each in orphans[:_SHOWN]]

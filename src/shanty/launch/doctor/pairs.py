@@ -45,6 +45,7 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
             )
     yield from _clocks(seen)
     machines = distinct_machines(seen)
+    yield from _same_addresses(machines)
     if not any(one.health.get("resolves") for one in machines):
         return  # a run does not ask for names
     addresses = {one.name: _addresses(one) for one in machines}
@@ -57,6 +58,20 @@ def of_hosts(seen: Sequence[Seen]) -> Iterator[Finding]:
 def distinct_machines(seen: Sequence[Seen]) -> list[Seen]:
     """Returns the hosts; where several names are one machine, only the first."""
     return list({one.survey["instance"]: one for one in reversed(seen)}.values())[::-1]
+
+
+def _same_addresses(machines: Sequence[Seen]) -> Iterator[Finding]:
+    """Finds hosts whose own address, by which they were reached, another one has as well."""
+    for one in machines:
+        address = (one.survey.get("ssh") or {}).get("server", "")
+        for other in machines:
+            if other is not one and any(e["address"] == address for e in other.survey["addresses"]):
+                fix = f"give one of them another address (`ip addr` on {other.name} shows its own)"
+                seen_there = f"both have {address}, and are two machines"
+                what = f"{other.name} has its address {address} too, so packets may reach either"
+                yield one.error("address-twice", what, seen_there, fix)
+                what = f"it also has {address}, the address of {one.name}"
+                yield other.error("address-twice", what, seen_there, fix)
 
 
 def _clocks(seen: Sequence[Seen]) -> Iterator[Finding]:

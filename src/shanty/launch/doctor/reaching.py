@@ -27,7 +27,13 @@ _WORD = 0.5  # a host silent this many seconds before the end counts as silent, 
 _LOOK = 2.5  # seconds to look at a host
 _WITNESSES = 3
 _DOUBTFUL = ("host-unreachable", "host-silent", "ssh-dropped", "ssh-refused", "proxy-failed")
-_HERE = ("key-open", "ssh-missing", "ssh-configuration")  # problems of this machine
+_HERE = (
+    "key-open",
+    "key-locked",
+    "certificate-expired",
+    "ssh-missing",
+    "ssh-configuration",
+)  # problems of this machine
 _FIXABLE = ("password-needed", "host-key-unknown", "key-open")
 # What other machines see at the ssh port, and what it means. The first that is seen counts.
 _SEEN: Mapping[str, str] = {

@@ -20,6 +20,7 @@ from typing import NoReturn
 from shanty.launch.lab.model import Lab, LabHost
 
 OWN = "/run/shanty-lab"  # where a host sees its own folder of the lab
+_MACHINES_ETC = "/run/machine-etc"  # where a host sees the /etc of the machine
 _FRESH = frozenset({"tmp", "run", "proc", "sys", "dev", "lost+found"})
 # Folders of the system; a bare host sees no others of the machine.
 _SYSTEM = frozenset(
@@ -73,7 +74,6 @@ def become(lab: Lab, member: LabHost) -> NoReturn:
     _connect(lab, member)
     socket.sethostname(member.name)
     _make_root(lab, member)
-    _own_files()
     if lab.uid:
         # A user of a real host cannot change its network; sshd only needs port 22.
         drop_capabilities(keep=CAP_NET_BIND_SERVICE)
@@ -101,11 +101,12 @@ def _make_root(lab: Lab, member: LabHost) -> None:
     top = Path(member.home).parts[1]
     for entry in sorted(Path("/").iterdir()):
         name = entry.name
-        if name in _FRESH or name == top or (lab.bare and name not in _SYSTEM):
+        if name in (*_FRESH, "etc", top) or (lab.bare and name not in _SYSTEM):
             continue
         with contextlib.suppress(OSError) if name not in _SYSTEM else contextlib.nullcontext():
             _show(entry, root / name)
     _own_folders(root)
+    _make_etc(root, lab.files(member) / "etc")
     home = root / member.home.lstrip("/")
     if not lab.bare and Path("/", top).is_dir():
         (root / top).mkdir()
@@ -182,14 +183,30 @@ def _python_and_mpi(lab: Lab, root: Path, top: str) -> None:
             bind("/dev/null", root / path.lstrip("/"))
 
 
-def _own_files() -> None:
-    for entry in Path(OWN, "etc").iterdir():
-        target = Path("/etc", entry.name).resolve()
-        if not target.exists() and target.is_relative_to("/run"):
-            target.parent.mkdir(parents=True, exist_ok=True)  # what systemd would have put there
-            target.touch()
-        if target.exists():
-            bind(entry, target)
+def _make_etc(root: Path, own: Path) -> None:
+    """Makes the host's /etc: its own files, and links to the other ones of the machine.
+
+    It is a folder of its own. When the machine replaces a file (useradd, apt), the kernel removes
+    what is mounted over the old one, in all namespaces; a link shows the new one.
+    """
+    machines = root / _MACHINES_ETC.lstrip("/")
+    machines.mkdir()
+    bind("/etc", machines)
+    etc = root / "etc"
+    etc.mkdir()
+    for entry in own.iterdir():
+        (etc / entry.name).touch()
+        bind(entry, etc / entry.name)
+    for entry in Path("/etc").iterdir():
+        place = etc / entry.name
+        if place.exists():
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            with contextlib.suppress(OSError):
+                _show(entry, place)
+        else:
+            link = entry.readlink() if entry.is_symlink() else Path(_MACHINES_ETC, entry.name)
+            place.symlink_to(link)
 
 
 def _start_sshd(lab: Lab) -> NoReturn:

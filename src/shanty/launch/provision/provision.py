@@ -55,7 +55,7 @@ def provision(
     hosts = [session.host for session in sessions if session.host is not None]
     if hosts:
         contained = any(session.inside is not None for session in sessions)
-        side_by_side(hosts, lambda client: _sweep(client, containers=contained))
+        side_by_side(hosts, lambda client: _sweep(client, here.say, containers=contained))
     installations = _mpis(sessions, job, bring, here, told)
     pythons, mpi4py = _pythons(sessions, job, bring, here, told)
     placed = place_workspace(hosts, job, run, here.home, here.say) if hosts else {}
@@ -98,9 +98,10 @@ def place_workspace(
     )[1]  # fmt: skip
 
 
-def _sweep(client: RpcClient, *, containers: bool) -> None:
+def _sweep(client: RpcClient, say: Say, *, containers: bool) -> None:
     """End what runs that crashed have left on a host."""
-    client.ask("sweep-runs")
+    for run in client.ask("sweep-runs").values["swept"]:
+        say(f"{client.host.name}: removed what run {run} left, which had crashed there")
     client.ask("sweep-keys")
     client.ask("store-sweep", days=_UNUSED)
     if containers:

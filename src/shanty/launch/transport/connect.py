@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from shanty.launch.transport import openssh
+from shanty.launch.transport import hung_login, openssh, unusable_keys
 from shanty.launch.transport.connection import Connection, LocalTransport, Process
 from shanty.launch.transport.keys import known_name
 from shanty.launch.transport.openssh import OpenSSH, Route
@@ -35,9 +35,9 @@ Progress = Callable[[Host, str], None]  # gets a text for the user about a host
 _AT_ONCE = 32  # connections that are made at the same time
 _AT_ONCE_THROUGH = 8  # the same through one jump host: sshd drops some of more than ten
 _LOGIN = 180.0  # seconds that a user has for one login
-_LOGIN_ALONE = 30.0  # seconds for a login without prompts
+_LOGIN_ALONE = 20.0  # seconds for a login without prompts
 _OF_SSH = 255  # the exit code of ssh when ssh itself failed
-PATIENCE = 30.0  # seconds in which a host has to answer after the login
+PATIENCE = 20.0  # seconds in which a host has to run a command
 _LEAST = 2.0  # seconds without which no login is begun: a slow host would look like a dead one
 LATE = "late"  # the code of a host for which the time did not suffice
 # ssh's message when a ProxyCommand ended; on a shared connection the command's own message is lost.
@@ -45,14 +45,19 @@ _UNKNOWN_END = r"UNKNOWN port 65535"
 # ssh's other messages on such an end; if there are only these, the host's sshd ended it.
 _OWN_WORDS = ("kex_exchange_identification: ", "ssh_exchange_identification: ", "Connection ")
 _OPEN_KEY = re.compile(r"Permissions \d+ for '([^']+)' are too open")
+_LOGIN_FILES = "~/.bashrc, ~/.ssh/rc, /etc/ssh/sshrc and similar files"
+_SHOWN = 80  # characters of a command
 _ITS_FILE = "the key's file"  # if ssh does not name it
 _TRIED_BY_HAND = ("host-silent", "shell-broken")
+_ACCOUNT = "account-closed"  # of which the host tells after the login, with any exit code
+# What ssh says of a connection in any case.
+_CHATTER = ("Warning: Permanently added", "Authenticated to", "Transferred: ", "Bytes per second")
 # Code, pattern in ssh's messages, meaning, fix, and possibly a command. The first match counts, so
 # messages of a jump host, to which ssh adds its own, come first.
 _TABLE: tuple[tuple[str, ...], ...] = (
     (
         "host-key-changed",
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for \S+ has changed",
+        r"[Hh]ost key for \S+ has changed",  # not the warning alone: it may be accepted
         "its host key has changed",
         "if the host was reinstalled, remove the old key",
         "{forget}",
@@ -79,11 +84,27 @@ _TABLE: tuple[tuple[str, ...], ...] = (
         "ssh-copy-id {login}",
     ),
     (
+        _ACCOUNT,
+        r"[Pp]assword has expired|[Pp]assword change required|change your password"
+        r"|account has expired|Unprivileged users are not permitted|System is (booting|going)",
+        "it lets nobody into this account at the moment",
+        "log in once and do what it asks for, or ask its administrator",
+        "ssh {login}",
+    ),
+    (
+        "keys-too-many",
+        r"Too many authentication failures",
+        "it ended the login before it was offered the right key: ssh offered too many",
+        "name the right key in ~/.ssh/config, with IdentityFile and `IdentitiesOnly yes`, or "
+        "remove keys from the agent (ssh-add -D)",
+    ),
+    (
         "key-refused",
-        r"Permission denied|Too many authentication failures|No more authentication methods",
+        r"Permission denied|No more authentication methods",
         "it does not accept your keys",
         "add your public key to ~/.ssh/authorized_keys there, or name the right key in "
-        "~/.ssh/config (IdentityFile)",
+        "~/.ssh/config (IdentityFile); sshd also refuses keys where others may write in the home "
+        "or in ~/.ssh, and accounts that AllowUsers leaves out",
     ),
     (
         "jump-refused",
@@ -122,6 +143,12 @@ _TABLE: tuple[tuple[str, ...], ...] = (
         r"[Ss]tdio forwarding",
         "the jump host cannot connect to it",
         "check that it is up, and reachable from the jump host",
+    ),
+    (
+        "shell-broken",
+        r"Session open refused by peer|connect failed: open failed",
+        "its sshd accepts the login, and then opens no session for a command",
+        "raise MaxSessions in its sshd_config",
     ),
     (
         "ssh-dropped",
@@ -186,7 +213,7 @@ class Refusal:
     @property
     def asks_for_a_person(self) -> bool:
         """True if a user at a terminal can help: with a password, or for an unknown host key."""
-        return self.code in ("key-refused", "password-needed", "host-key-unknown")
+        return self.code in ("key-refused", "key-locked", "password-needed", "host-key-unknown")
 
 
 def is_here(host: Host) -> bool:
@@ -347,7 +374,7 @@ class _Attempt:
         return late
 
     def _outcome(self, connection: Connection) -> RpcClient | Refusal:
-        host = connection.host
+        host, begun = connection.host, time.monotonic()
         try:
             if not isinstance(connection, OpenSSH):
                 return self._started(connection)
@@ -364,7 +391,10 @@ class _Attempt:
         except NoAnswerError as error:
             if not isinstance(connection, OpenSSH):
                 return refusal(host, error)
-            return _refusal_by_ssh(connection.route, error)
+            try:
+                return _refusal_by_ssh(connection.route, error, time.monotonic() - begun)
+            finally:
+                openssh.let_go(connection.route)
         except ShantyError as error:
             missing = error.what.startswith("ssh not found")
             code = "ssh-missing" if missing else "ssh-configuration"
@@ -437,7 +467,7 @@ class _Attempt:
             text = complaints.read().decode(errors="replace").strip()
         if code == 0:
             return None
-        return _refusal_by_ssh(route, NoAnswerError("ended", text, code))
+        return _refusal_by_ssh(route, NoAnswerError("ended", text, code), 0.0)
 
     def _watch(self, host: Host, process: Process) -> None:
         with self._lock:
@@ -460,14 +490,21 @@ def _from_here(route: Route) -> list[Route]:
     return [*(_from_here(route.via) if route.via else ()), route]
 
 
-def _refusal_by_ssh(route: Route, error: NoAnswerError) -> Refusal:
-    """The cause why `route` failed; tries again if only a jump host or proxy knows it."""
+def _refusal_by_ssh(route: Route, error: NoAnswerError, seconds: float) -> Refusal:
+    """The cause why `route` failed after some seconds; what hangs on the host is ended.
+
+    Tries again if only a jump host or proxy knows the cause.
+    """
     if re.search(_UNKNOWN_END, error.text) and "timed out" not in error.text:
         text = openssh.complaints_about(route) or error.text
         if route.via is not None and "open failed" not in text:
             text = "stdio forwarding failed"  # the jump host refused the second attempt
         error = NoAnswerError(error.kind, text, error.code)
-    return refusal(route.host, error, _forgetting(route))
+    if error.kind == "silent" and openssh.has_let_in(route, error.text):
+        error = NoAnswerError("login-silent", hung_login.end(route, seconds))
+    found = refusal(route.host, error, _forgetting(route))
+    cause = unusable_keys.cause(route) if found.code == "key-refused" else None
+    return found if cause is None else replace(found, **cause._asdict())
 
 
 def _forgetting(route: Route) -> list[str]:
@@ -489,10 +526,13 @@ def refusal(
     host: Host, error: NoAnswerError, forget: Sequence[str] = ("ssh-keygen", "-R")
 ) -> Refusal:
     """The cause why `host` did not answer; `forget` is the command that removes its old key."""
-    detail = error.text
-    if error.kind == "ended" and error.code in (255, None):
+    lines = error.text.splitlines()
+    detail = "\n".join(line for line in lines if not line.startswith(_CHATTER))
+    if error.kind == "ended":
         ended = all(line.startswith(_OWN_WORDS) for line in detail.splitlines())
         for code, pattern, what, fix, *command in _TABLE:
+            if error.code not in (_OF_SSH, None) and code != _ACCOUNT:
+                continue
             if re.search(pattern, detail) and not (code == "proxy-failed" and ended):
                 keys = shlex.join(dict.fromkeys(_OPEN_KEY.findall(detail)))
                 names = {
@@ -504,7 +544,8 @@ def refusal(
                 fitting = "".join(command).format(**names)
                 return Refusal(host, code, what, fix, _last_lines(detail), fitting)
     code, what, fix = _other_cause(host, error)
-    detail = "" if error.kind in ("python", "python-silent", "storage") else _last_lines(detail)
+    told = ("python", "python-silent", "storage", "login-silent", "no-input", "no-output")
+    detail = "" if error.kind in told else _last_lines(detail)
     by_hand = f"ssh {login_words(host)} true" if code in _TRIED_BY_HAND else ""
     return Refusal(host, code, what, fix, detail, by_hand)
 
@@ -527,6 +568,20 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
     if error.kind == "silent":
         what = "it accepted the connection and then was silent"
         return "host-silent", what, "check whether a login works"
+    if error.kind == "login-silent":
+        hangs = f"in `{error.text[:_SHOWN]}`" if error.text else "in one of its files"
+        what = f"it accepted the login, which then ran no command: it hangs {hangs}"
+        return "shell-broken", what, f"see what {_LOGIN_FILES} wait for"
+    if error.kind == "no-input":
+        what = "a file of its login reads the input that is meant for the command"
+        return (
+            "shell-broken",
+            what,
+            f"put `[ -t 0 ] || return` before what reads, in {_LOGIN_FILES}",
+        )
+    if error.kind == "no-output":
+        what = "a file of its login closes the standard output of the command, or redirects it"
+        return "shell-broken", what, f"look for `exec` with > in {_LOGIN_FILES}"
     if error.code == 0:
         what = "its login did not run the command, and ended with 0"
         return "shell-broken", what, "shanty needs a login that runs commands"

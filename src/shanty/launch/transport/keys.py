@@ -59,12 +59,14 @@ def known_hosts_lines(
     `resolved` is the output of `ssh -G` for the host (names in lower case). The keys are those by
     which ssh knows the host here, including revoked keys. `host_keys` ("TYPE BASE64" each, from the
     verb `host-keys`) are used if ssh has no plain key of the host, as with host certificates: they
-    came through a connection on which the host was verified.
+    came through a connection on which the host was verified. They replace the known ones if ssh
+    accepts any key, since those may be out of date.
     """
     lines = []
     trusted = False
+    wanted = ("@revoked",) if host_keys and accepts_any(resolved) else ("", "@revoked")
     for marker, key in _known(resolved):
-        if marker in ("", "@revoked"):
+        if marker in wanted:
             line = " ".join(word for word in (marker, pattern, key) if word)
             if line not in lines:
                 lines.append(line)
@@ -72,6 +74,11 @@ def known_hosts_lines(
     if not trusted:
         lines += [f"{pattern} {' '.join(key.split()[:2])}" for key in host_keys]
     return lines
+
+
+def accepts_any(resolved: Mapping[str, str]) -> bool:
+    """True if the user lets ssh accept any host key (StrictHostKeyChecking no)."""
+    return resolved.get("stricthostkeychecking", "") in ("no", "off", "false")
 
 
 def known_name(resolved: Mapping[str, str]) -> str:

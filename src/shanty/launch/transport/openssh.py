@@ -11,9 +11,11 @@ import contextlib
 import hashlib
 import os
 import shlex
+import signal
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -25,7 +27,8 @@ from shanty.runtime.site import Host
 
 CONNECT_TIMEOUT = 10  # seconds in which a host has to answer
 _PERSIST = 60  # seconds that a shared connection stays after its last use
-_ASKING = 10.0  # seconds for calls of ssh that do not use the network
+_ASKING = 8.0  # seconds for calls of ssh that do not use the network
+_LOGGED_IN = "Authenticated to "  # what ssh says after a login of its own, with LogLevel VERBOSE
 _GREETING = 3.0  # seconds for a shared connection to greet back, which takes it a millisecond
 _HELLO = bytes.fromhex("00000008 00000001 00000004")  # length, MUX_MSG_HELLO, version 4
 ALONE = ("ControlMaster=no", "ControlPath=none")
@@ -36,12 +39,12 @@ _ALWAYS = (
     "ClearAllForwardings=yes",
     "ForwardAgent=no",
     "ForwardX11=no",
-    "LogLevel=INFO",  # its messages give the cause of a failure
     "PermitLocalCommand=no",
     "RemoteCommand=none",
     "RequestTTY=no",
 )
 
+_LONGEST_SOCKET = 107 - 17 if sys.platform == "linux" else 103 - 17
 # A socket's path has at most 103 bytes on macOS, 107 on Linux; ours add 1 + 20, and ssh adds 17
 # to the name while it makes one.
 _LONGEST = 103 - 21 - 17
@@ -55,17 +58,16 @@ def resolved(host: Host) -> dict[str, str]:
     """
     argv = ["ssh", "-G", *_dialled(host), "--", host.login]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_ASKING, stdin=subprocess.DEVNULL
-        )
+        done = _run(argv, _ASKING)
     except FileNotFoundError:
         raise PrepareError(
             "ssh not found on this machine", fix="install OpenSSH's client (openssh-client)"
         ) from None
     except subprocess.TimeoutExpired:
         raise PrepareError(
-            f"`ssh -G {host.name}` does not answer within {_ASKING:.0f} s",
-            "a `Match exec` of its configuration may hang",
+            f"ssh does not finish reading its configuration within {_ASKING:.0f} s",
+            "a command of a `Match exec` line there hangs",
+            f"find and correct it: `{shlex.join([*argv[:1], '-v', *argv[1:]])}`",
         ) from None
     if done.returncode:
         raise PrepareError(
@@ -125,6 +127,7 @@ def route_to(host: Host, jumps: str | None = None, depth: int = 0) -> Route:
         raise PrepareError(
             f"the jump hosts on the way to {host.name} form a circle",
             f"ssh's configuration has ProxyJump {through}",
+            "leave out one of these lines: the first jump host has to be reached directly",
         )
     before, _, last = through.rpartition(",")
     hop = jump_host(last)._replace(config=host.config)
@@ -189,7 +192,9 @@ def command_to(route: Route, shared: Sequence[str] | None = None) -> list[str]:
     `shared` replaces the options that share the connection.
     """
     words = ["ssh", *_dialled(route.host), "-o", f"ConnectTimeout={route.timeout}"]
-    for option in (*_ALWAYS, *(_sharing(route) if shared is None else shared)):
+    # Its messages give the cause of a failure; VERBOSE also says how far a login got
+    level = f"LogLevel={'VERBOSE' if route.alone else 'INFO'}"
+    for option in (*_ALWAYS, level, *(_sharing(route) if shared is None else shared)):
         words += ["-o", option]
     if route.via is not None:
         words += ["-o", f"ProxyCommand={_through(route.via)}"]
@@ -220,15 +225,24 @@ def complaints_about(route: Route) -> str:
 
 def said_by(argv: Sequence[str], seconds: float) -> str:
     """The standard error of an ssh command; "" if it takes longer."""
-    nothing = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            argv, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, timeout=seconds,
-            process_group=0,
-        )  # fmt: skip
+        return _run(argv, seconds).stderr.strip()
     except subprocess.TimeoutExpired:
         return ""
-    return done.stderr.decode(errors="replace").strip()
+
+
+def _run(argv: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; subprocess.TimeoutExpired ends it with all that it started."""
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, errors="replace", process_group=0,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
 def has_master(route: Route) -> bool:
@@ -239,6 +253,17 @@ def has_master(route: Route) -> bool:
 def may_have_master(route: Route) -> bool:
     """True when the socket of a shared connection exists, dead or alive."""
     return not route.alone and not shares_as_the_user_says(route) and _socket(route).exists()
+
+
+def has_let_in(route: Route, said: str) -> bool:
+    """True if the host has accepted a login; `said` is what ssh wrote."""
+    return _LOGGED_IN in said or has_master(route)
+
+
+def let_go(route: Route) -> None:
+    """End the shared connection as soon as nothing uses it."""
+    if may_have_master(route):
+        _tell_master(route, "stop")
 
 
 def hang_up(route: Route) -> None:
@@ -267,7 +292,8 @@ def silent_socket(route: Route) -> str:
 def _users_socket(route: Route) -> str:
     shared = route.settings.get("controlmaster", "") in ("auto", "autoask")
     path = route.settings.get("controlpath", "none")
-    return path if shared and path != "none" else ""
+    fits = len(os.fsencode(path)) <= _LONGEST_SOCKET  # else ssh refuses to log in with it
+    return path if shared and path != "none" and fits else ""
 
 
 @cache

@@ -100,12 +100,13 @@ def known_lines(host: Host, client: RpcClient, pattern: str) -> list[str]:
     """Returns lines of a known_hosts file for a host, under the name `pattern`.
 
     The keys are those by which ssh knows it here, else those that the host itself reports, over a
-    connection on which it was verified, or locally.
+    connection on which it was verified, or locally. Where the user lets ssh accept any key
+    (StrictHostKeyChecking no), a known one may be out of date, and only the latter count.
     """
     here = connect.is_here(host)
     settings = {"hostname": "localhost"} if here else resolved(host)
     lines = [] if here else keys.known_hosts_lines(settings, pattern)
-    if not lines:
+    if not lines or keys.accepts_any(settings):
         found = client.ask("host-keys").values["keys"]
         lines = keys.known_hosts_lines(settings, pattern, found)
     return lines

@@ -46,6 +46,10 @@ _NO_PYTHON = "shanty-found-no-python"
 _TRIES = b"shanty-tries "  # then the process group and the Python; without these, it is taken
 _TRYING = 8.0  # seconds for a Python on PATH to print its version
 _LOGIN = 5.0  # seconds in which a login usually runs a command
+_NOTICE = 9.0  # seconds of silence that are reported to the user
+_READING = 10.0  # seconds for a Python that runs to read its program
+_PARTING = 2.0  # seconds for a silent login to react to the end of its input
+_LOST_OUTPUT = ("Bad file descriptor", "write error")  # as shells and Python say it
 _NOISE = 1 << 20  # bytes that a login shell may print before the RPC server answers
 _PLACES = (
     "python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 "
@@ -80,7 +84,8 @@ _SCRIPT = (
 class NoAnswerError(Exception):
     """The RPC server did not start; `kind` says how far it got, `text` has messages.
 
-    Kinds: "ended" (the command ended, `code`), "silent" (no answer in time), "python" (none is new
+    Kinds: "ended" (the command ended, `code`), "silent" (no answer in time), "no-input" (something
+    else read the command's input), "no-output" (its output is lost), "python" (none is new
     enough; `text` lists "PATH,VERSION"), "python-silent" (`text`: "GROUP PATH" hangs), "storage"
     (shanty's code cannot be written there).
     """
@@ -210,10 +215,18 @@ class Stream:
             self._listener.join(0.3)
         return bytes(self._complaints).decode(errors="replace").strip()
 
-    def close(self, grace: float = 2.0) -> None:
-        """Close the pipes and wait for the process to end; kill it after `grace` seconds."""
+    def end_input(self) -> None:
+        """Close the standard input of the process."""
         with contextlib.suppress(OSError):
             self._in.close()
+
+    def has_ended(self) -> bool:
+        """True if the process has ended, or closed its output."""
+        return self._ended or self.process.poll() is not None
+
+    def close(self, grace: float = 2.0) -> None:
+        """Close the pipes and wait for the process to end; kill it after `grace` seconds."""
+        self.end_input()
         try:
             self.process.wait(grace)
         except subprocess.TimeoutExpired:
@@ -235,7 +248,7 @@ class Stream:
         ready = dict(poll.poll(max(0.0, left) * 1000))
         if not ready and left <= 0:
             raise SilenceError
-        return self._out.fileno() in ready, self._in.fileno() in ready
+        return self._out.fileno() in ready, writing and self._in.fileno() in ready
 
     def _take(self) -> bool:
         try:
@@ -325,7 +338,7 @@ class RpcClient:
         process = connection.start(["sh", "-c", _SCRIPT, "sh", ended, without, *pythons])
         started(process)
         stream = Stream(process)
-        listener = _Listener(stream, patience)
+        listener = _Listener(stream, patience, report)
         try:
             stream.write(_first_line(bundle().version), patience)
             found = listener.message()
@@ -348,14 +361,16 @@ class RpcClient:
                 client.notes.append((what, "check the host's disk"))
             return client
         except SilenceError:
+            kind = listener.silence()
             stream.close(0.0)
             if listener.trying:
                 raise NoAnswerError("python-silent", listener.trying) from None
-            raise NoAnswerError("silent", stream.complaints()) from None
+            raise NoAnswerError(kind, stream.complaints()) from None
         except EndedError:
             # the command may still run with its output closed; it is useless then
-            code = _code(stream)
-            raise NoAnswerError("ended", stream.complaints(), code) from None
+            code, text = _code(stream), stream.complaints()
+            lost = not listener.began and any(words in text for words in _LOST_OUTPUT)
+            raise NoAnswerError("no-output" if lost else "ended", text, code) from None
         except BaseException:
             stream.close(0.0)
             raise
@@ -463,8 +478,8 @@ class _Listener:
     for, and `noise` has other lines.
     """
 
-    def __init__(self, stream: Stream, patience: float) -> None:
-        self._stream, self._patience = stream, patience
+    def __init__(self, stream: Stream, patience: float, report: Callable[[str], None]) -> None:
+        self._stream, self._patience, self._report = stream, patience, report
         self._received = 0
         self.began = 0.0
         self.trying = ""
@@ -473,8 +488,7 @@ class _Listener:
     def message(self) -> dict[str, Any]:
         """The next message of `bootstrap`."""
         while self._received < _NOISE:
-            patience = min(_TRYING, self._patience) if self.trying else self._patience
-            line = self._stream.line(patience, _NOISE)
+            line = self._line()
             self._received += len(line) + 1
             if line.startswith(bootstrap.MARK):
                 message: dict[str, Any] = json.loads(line[len(bootstrap.MARK) :])
@@ -489,6 +503,34 @@ class _Listener:
             else:
                 self.noise.append(line)
         raise EndedError
+
+    def _line(self) -> bytes:
+        if self.began:
+            limit = _TRYING if self.trying else _READING
+            return self._stream.line(min(limit, self._patience), _NOISE)
+        rest = self._patience - _NOTICE
+        if rest > 0:
+            with contextlib.suppress(SilenceError):
+                return self._stream.line(_NOTICE, _NOISE)
+            self._report(
+                f"has run no command for {_NOTICE:g} s, as if its sshd or a login file (~/.bashrc) "
+                f"hung; waits another {rest:g} s"
+            )
+        return self._stream.line(max(rest, min(_NOTICE, self._patience)), _NOISE)
+
+    def silence(self) -> str:
+        """The kind of a silence: what the login does when its input ends shows what it waits for.
+
+        A login file that reads the input ends then, and so does a server whose answers are lost.
+        """
+        if not self.began:
+            self._patience = _PARTING
+            self._stream.end_input()
+            with contextlib.suppress(SilenceError, EndedError, NoAnswerError):
+                self.message()
+            if not self.began and self._stream.has_ended():
+                return "no-output"
+        return "no-input" if self.began else "silent"
 
 
 def _code(stream: Stream) -> int | None:

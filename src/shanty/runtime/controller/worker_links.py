@@ -14,7 +14,7 @@ import re
 import select
 import subprocess
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set, Union
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from shanty.runtime import addresses, messages
 from shanty.runtime.channel import readable
@@ -42,6 +42,7 @@ _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 _CUT = re.compile(r"Broken pipe|reset by peer|timed out|Timeout, server|No route|unreachable")
 _OF_SSH = 255  # the exit code of an ssh that failed itself
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
+_OF_SILENT = 2.5  # the same where the host may be down or cut off
 _LAST_FILES = 75.0  # seconds for the next of the workers' last files to come in
 
 
@@ -62,7 +63,7 @@ class WorkerLinks:
         self._listener = -1  # where the launcher's calls for ssh come in
         self._polled: Set[int] = set()
         self._begun: Dict[str, WorkerLink] = {}  # artifacts, and the workers that send them
-        self._reapers: List[subprocess.Popen[bytes]] = []
+        self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float]] = {}
         self._rsh = RshServer(self.worker_of, self._plan)
         _allow_many_files()
         self._start()
@@ -260,25 +261,23 @@ class WorkerLinks:
                     self._lose(worker, self._silent(worker, allowed))
 
     def _lose(self, worker: WorkerLink, failure: Failure) -> None:
-        reachable = (
-            worker.state in (WorkerState.HERE, WorkerState.READY) and not worker.channel.open
-        )
+        was_there = worker.state in (WorkerState.HERE, WorkerState.READY)
+        silent = worker.channel.open
         worker.state = WorkerState.LOST
         worker.process.kill()
         self._rsh.lost(worker)
         if self._failure is None:
             self._failure = failure
-        if reachable:  # its node agent is dead, the host is not
+        if was_there:  # its node agent is dead or frozen; the host may be well
             request = RESET if self._plan.may_try_again else REAP
-            self._reapers.append(
-                subprocess.Popen(
-                    request_command(worker.node, self._plan.lead, request),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(
+                request_command(worker.node, self._plan.lead, request),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
+            self._reapers[worker.name] = process, _OF_SILENT if silent else _REAPING
 
     def _silent(self, worker: WorkerLink, patience: float) -> Failure:
         if worker.state is WorkerState.CONNECTING:
@@ -431,13 +430,16 @@ class WorkerLinks:
                 worker.process.kill()
                 worker.process.wait()
             worker.channel.close()
-            if worker.state is WorkerState.LOST:
-                self._actions.event("unswept", host=worker.name)
-        for reaper in self._reapers:
+        unswept = {w.name for w in self._workers if w.state is WorkerState.LOST}
+        began = time.monotonic()
+        for name, (reaper, patience) in self._reapers.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                reaper.wait(_REAPING)
+                reaper.wait(max(0.0, began + patience - time.monotonic()))
             reaper.kill()
-            reaper.wait()
+            if reaper.wait() == 0:
+                unswept.discard(name)
+        for name in sorted(unswept):
+            self._actions.event("unswept", host=name)
         self._rsh.close()
 
 

@@ -28,7 +28,7 @@ from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.node.launcher_daemons import Daemons
 from shanty.runtime.node.node_agent import NodeAgent
 from shanty.runtime.plan import Plan
-from shanty.runtime.run_agents import agents_record, end_remains, is_alive, is_here
+from shanty.runtime.run_agents import agents_record, end_remains, forget, is_alive, is_here
 from shanty.runtime.rundir import RunDir, read_json, write_json
 
 TYPE_CHECKING = False
@@ -58,6 +58,7 @@ def main(argv: List[str]) -> int:
         finally:
             if request == REAP:
                 _lock_out(run)
+                forget(run)
             else:  # logs and artifacts that were not sent stay for the next attempt to send
                 for path in (run.agents, run.plan, run.metrics):
                     path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from shanty.runtime import platform, stored_tree
@@ -23,8 +24,9 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.parameters import settings
 from shanty.runtime.mpi.processes import DAEMONS, RANK, is_launchers
 from shanty.runtime.proc_files import read
-from shanty.runtime.rpc import Ask, Data, Say, containers, store
-from shanty.runtime.rundir import is_run_id
+from shanty.runtime.rpc import Ask, Data, Say, containers, runs, store
+from shanty.runtime.run_agents import is_frozen
+from shanty.runtime.rundir import RunDir, is_run_id
 
 _READING = 2.0  # seconds in which contents of the store are compared
 _NAMES = 2.0  # seconds for name servers; a dead one lets getaddrinfo wait for up to thirty
@@ -45,7 +47,8 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     `[path, mode, owner]` of the home and of what sshd reads there. `settings` are `[name, value,
     place]`; the place is a file, or "" for the environment of a login. `leftovers` are the files
     of MPI jobs that no process has open, `orphans` the processes of runs that ended, `containers`
-    the names of their containers. `time` is this host's clock at the end, `took` the seconds since
+    the names of their containers, `crashed` the runs of which files are left.
+    `time` is this host's clock at the end, `took` the seconds since
     the question came. `damaged` has the damaged items of the store, and which of their files.
     """
     began = time.monotonic()
@@ -57,6 +60,7 @@ def health(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "settings": [[name, value[:_SHOWN], place] for name, value, place in settings(os.environ)],
         "leftovers": files_left(),
         "orphans": orphans(),
+        "crashed": runs.crashed(),
         "containers": [name for name, _ in containers.left()],
         "damaged": {
             path: stored_tree.named(files)
@@ -204,8 +208,10 @@ def _has_agents(run: str, table: Mapping[int, platform.Process]) -> bool:
     """True when an agent of that run is there: it has the run's folder among its arguments."""
     for pid in table:
         words = read(f"/proc/{pid}/cmdline").split("\0")
-        if any(word in _AGENTS for word in words) and any(run in word for word in words):
-            return True
+        if any(word in _AGENTS for word in words):
+            folders = [word for word in words if run in word]
+            if folders and not is_frozen(RunDir(Path(folders[0]))):
+                return True
     return False
 
 

@@ -145,7 +145,7 @@ def _removed(path: str) -> bool:
 
 def end_orphans(ask: Ask) -> List[str]:
     """End the processes of shanty's runs whose agents are gone, and sweep what those left."""
-    runs.sweep_runs(ask, io.BytesIO(), lambda _said: None)
+    crashed = runs.sweep_runs(ask, io.BytesIO(), lambda _said: None)["swept"]
     found = {each["pid"]: each for each in health.orphans() if each["run"]}
 
     def members() -> List[platform.Process]:
@@ -156,7 +156,8 @@ def end_orphans(ask: Ask) -> List[str]:
     left = {each.pid for each in members()}
     done = [f"{x['name']} ({pid}) of run {x['run']} ended" for pid, x in found.items()]
     swept = [f"container {name} removed" for name in containers.sweep()]
-    return [*(text for text, pid in zip(done, found) if pid not in left), *swept]
+    ended = [text for text, pid in zip(done, found) if pid not in left]
+    return [*(f"removed what run {name} left" for name in crashed), *ended, *swept]
 
 
 def clear_store(_ask: Ask) -> List[str]:

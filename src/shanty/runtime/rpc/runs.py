@@ -7,11 +7,13 @@ import json
 import os
 import select
 import shutil
+import signal
 import time
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from shanty.runtime import run_agents, run_status, site
-from shanty.runtime.errors import NotFoundError
+from shanty.runtime import authorized_keys, run_agents, run_status, site
+from shanty.runtime.errors import NotFoundError, ShantyError
 from shanty.runtime.folder_watch import removed
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, Mirror
 from shanty.runtime.plan import Plan, read_plan
@@ -211,11 +213,26 @@ def heartbeat_age(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     return {"age": age, "left": not run.path.is_dir()}  # an agent that is done removes its folder
 
 
+def crashed() -> List[str]:
+    """The runs of which something is left on this host though their agents are gone or frozen."""
+    return sorted(path.name for path in _folders() if _is_crashed(RunDir(path)))
+
+
+def _is_crashed(run: RunDir) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return _is_orphaned(run)
+    return False
+
+
+def _folders() -> List[Path]:
+    folder = home(os.environ) / "work"
+    return sorted(folder.glob("*.*")) if folder.is_dir() else []
+
+
 def sweep_runs(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """End what crashed runs left on this host, and forget runs that no client asked for."""
     swept = []
-    folder = home(os.environ) / "work"
-    for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
+    for path in _folders():
         with contextlib.suppress(FileNotFoundError):  # its own node agent has just removed it
             if _sweep(RunDir(path)):
                 swept.append(path.name)
@@ -228,7 +245,16 @@ def _sweep(run: RunDir) -> bool:
     if orphaned and run.path.name.endswith(".0"):
         run_agents.status_of(run)  # makes it LOST, and sweeps
     elif orphaned:
+        agent = (read_json(run.agents) or {}).get("node_agent")
+        if agent and run_agents.is_frozen(run):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agent["pid"], signal.SIGKILL)
         run_agents.end_remains(run)
+        name, _, index = run.path.name.rpartition(".")
+        with contextlib.suppress(OSError, ShantyError, ValueError):
+            authorized_keys.revoke_key(authorized_keys.keys_file(), name, int(index))
+        run_agents.forget(run)
+        return True
     agents = read_json(run.agents) or {}
     final = run_status.read_status(run).state.final
     ended = orphaned or (final and not run_agents.are_alive(agents))
@@ -244,8 +270,10 @@ def _is_orphaned(run: RunDir) -> bool:
     agents = read_json(run.agents)
     if agents is None:
         return time.time() > run.path.stat().st_mtime + _YOUNG
-    if not run_agents.is_here(agents) or run_agents.are_alive(agents):
+    if not run_agents.is_here(agents):
         return False
+    if run_agents.are_alive(agents):
+        return not run.path.name.endswith(".0") and run_agents.is_frozen(run)
     status = run_status.read_status(run)
     ended = status.state.final and status.state is not State.LOST
     return not ended and not run_agents.has_agents_here(run)

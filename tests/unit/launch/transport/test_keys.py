@@ -399,6 +399,8 @@ def test_the_lead_is_told_the_host_keys_that_are_known_here(tmp_path: Path) -> N
     known_by_alias = lines(hostname="x", port="7", hostkeyalias="alias")
     assert known_by_alias == [revoked, f"shanty-3 {three}"]
     assert lines(hostname="unknown", port="22") == [revoked, "shanty-3 ssh-x AAAA"]
+    unchecked = lines(hostname="node1", port="2222", stricthostkeychecking="false")
+    assert unchecked == [revoked, "shanty-3 ssh-x AAAA"]
 
 
 def test_a_pair_leaves_nothing_and_keeps_to_itself(tmp_path: Path) -> None:
