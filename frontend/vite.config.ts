@@ -5,6 +5,7 @@ const server = process.env.SHANTY_UI ?? "http://127.0.0.1:8477";
 
 export default defineConfig({
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  base: "./", // whatever path a proxy gives the pages
   build: {
     outDir: "../src/shanty/dashboard/static",
     emptyOutDir: true,

@@ -93,12 +93,15 @@ class Ui:
 class Tab:
     """A page of the dashboard in a browser; what went wrong in it is kept."""
 
-    def __init__(self, browser: Browser, ui: Ui, *, dark: bool = False, size: Any = None) -> None:
+    def __init__(
+        self, browser: Browser, ui: Ui, *, dark: bool = False, size: Any = None, login: Any = None
+    ) -> None:
         self.ui = ui
         self.context = browser.new_context(
             viewport=size or WIDE,
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
+            http_credentials=login,
         )
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(20_000)
@@ -151,7 +154,7 @@ class Tab:
     def close(self) -> None:
         """Close it; what went wrong in it is an error."""
         self.context.close()
-        assert not self.wrong
+        assert not self.wrong, self.wrong
 
 
 @dataclass

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { type ApiError, asApiError, get } from "./lib/api.ts";
+import { below } from "./lib/base.ts";
 import { disconnected } from "./lib/events.ts";
 import { allKeys, useKeys } from "./lib/keys.ts";
 import { address, follow, go } from "./lib/router.ts";
@@ -37,7 +38,7 @@ function Page({ path }: { path: string }) {
       <h1>Page not found</h1>
       <Empty title={path}>
         <p>
-          <a href="/">To the runs</a>
+          <a href={below("/")}>To the runs</a>
         </p>
       </Empty>
     </div>
@@ -118,10 +119,10 @@ function Frame() {
   const [help, setHelp] = useState(false);
   const { path } = address.value;
   useKeys([
-    { keys: "g r", what: "go to the runs", act: () => go("/") },
-    { keys: "g m", what: "go to the machines", act: () => go("/machines") },
-    { keys: "g c", what: "go to the comparison", act: () => go("/compare") },
-    { keys: "n", what: "new run", act: () => go("/new") },
+    { keys: "g r", what: "go to the runs", act: () => go(below("/")) },
+    { keys: "g m", what: "go to the machines", act: () => go(below("/machines")) },
+    { keys: "g c", what: "go to the comparison", act: () => go(below("/compare")) },
+    { keys: "n", what: "new run", act: () => go(below("/new")) },
     { keys: "?", what: "this list", act: () => setHelp(true) },
   ]);
   const who = me.value;
@@ -131,7 +132,7 @@ function Frame() {
         Skip to the content
       </a>
       <header class="top">
-        <a class="brand" href="/">
+        <a class="brand" href={below("/")}>
           <svg viewBox="0 0 32 32" aria-hidden="true">
             <path d="M4 21c4 0 4-3.5 8-3.5s4 3.5 8 3.5s4-3.5 8-3.5M4 13c4 0 4-3.5 8-3.5s4 3.5 8 3.5s4-3.5 8-3.5" />
           </svg>
@@ -139,7 +140,7 @@ function Frame() {
         </a>
         <nav aria-label="Pages">
           {PAGES.filter(([to]) => to !== "/new" || mayChange.value).map(([to, title, shape]) => (
-            <a key={to} href={to} aria-current={shape.test(path) ? "page" : undefined}>
+            <a key={to} href={below(to)} aria-current={shape.test(path) ? "page" : undefined}>
               {title}
             </a>
           ))}

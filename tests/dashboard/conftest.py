@@ -9,17 +9,20 @@ import pytest
 
 from browsers import MANY, Lived, Tab, Ui, chromium, chromium_program, run_until
 from many_runs import make_many
+from rotation import thin
 from runs import LONG, Shanty
 
+_ALWAYS = ("test_smoke.py", "test_other_sites.py", "test_proxies.py")
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the one that is quick, unless all is asked for; one worker has them all."""
+    """Leave those that are quick, unless all is asked for; one worker has them all."""
+    thin(items, Path(__file__).parent)
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group("dashboard"))
-            if not LONG and item.path.name not in ("test_smoke.py", "test_other_sites.py"):
+            if not LONG and item.path.name not in _ALWAYS:
                 item.add_marker(pytest.mark.skip(reason="takes long: SHANTY_TEST_LONG=1"))
 
 

@@ -116,6 +116,10 @@ def test_the_cache(shanty: Shanty) -> None:
         assert log.read_text() == "begun\n" * times
         assert len(runs_of(shanty)) == times  # a hit starts nothing, and is said
         assert ("its outputs are in flytekit's cache" in done.stderr) == hit
+    # --dry-run shows the task and runs none, whatever the cache has.
+    done = run(shanty, "--dry-run", "-o", "json", *line)
+    assert json.loads(done.stdout)["kind"] == "MPIJob", done.stderr
+    assert log.read_text() == "begun\n" * 2
     done = run(shanty, "--overwrite-cache", *line)
     assert value(done) == "42"
     assert log.read_text() == "begun\n" * 3
@@ -179,6 +183,10 @@ def test_what_pyflyte_says(shanty: Shanty) -> None:
     assert done.returncode == 0 and "--count" in done.stdout
     done = run(shanty, TASKS, "sums", "--count", "many")
     assert done.returncode == 2 and "many" in done.stderr + done.stdout
+    done = run(shanty, "--dry-run", TASKS, "sums", "--help")
+    assert done.returncode == 0 and "--count" in done.stdout + done.stderr
+    done = run(shanty, "--dry-run", TASKS, "numbers", "--count", "3")
+    assert done.returncode == 2 and "has called no MPI task" in done.stderr
     done = run(shanty, TASKS, "no_such")
     assert done.returncode != 0 and "no_such" in done.stderr + done.stdout
     done = run(shanty, "remote-task", "x")

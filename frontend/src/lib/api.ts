@@ -1,7 +1,10 @@
 /* Requests to the API, and the errors of those that fail. */
+import { below } from "./base.ts";
 import { forgetToken, token } from "./session.ts";
 
-const PREFIX = "/api/v1";
+const PREFIX = below("/api/v1");
+// A browser that signs in to a proxy by HTTP needs the header Authorization for that: the server says so in the page.
+const HEADER = document.documentElement.dataset.tokenHeader;
 
 /** What happened, why, and what to do; `status` is HTTP's, 0 where nothing was answered. */
 export class ApiError extends Error {
@@ -44,14 +47,14 @@ async function failure(response: Response): Promise<ApiError> {
   return new ApiError(response.status, what, said.why ?? "", said.fix ?? "");
 }
 
-/** Sends a request with the token, which is `known` or the stored token; ApiError for any other answer than 2xx. */
+/** Sends a request with the token (and a proxy's cookies), which is `known` or the stored token; ApiError for any other answer than 2xx. */
 export async function send(path: string, options: RequestInit = {}, known?: string): Promise<Response> {
   const used = known ?? token.value;
   const headers = { ...(options.headers as Record<string, string>) };
-  if (used) headers["Authorization"] = `Bearer ${used}`;
+  if (used) headers[HEADER ?? "Authorization"] = HEADER ? used : `Bearer ${used}`;
   let response: Response;
   try {
-    response = await fetch(PREFIX + path, { ...options, headers, credentials: "omit", cache: "no-store" });
+    response = await fetch(PREFIX + path, { ...options, headers, credentials: "same-origin", cache: "no-store" });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(
@@ -87,7 +90,7 @@ export async function change<T>(method: "POST" | "DELETE", path: string, body?: 
 /** Lets the browser save what is at `path`: it sends no token, so it gets an address that works once. */
 export async function download(path: string): Promise<void> {
   const link = document.createElement("a");
-  link.href = (await change<{ url: string }>("POST", path)).url;
+  link.href = below((await change<{ url: string }>("POST", path)).url);
   link.download = "";
   link.click();
 }

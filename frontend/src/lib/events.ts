@@ -22,7 +22,8 @@ async function read(
   abort: AbortSignal,
   opened: () => void,
 ): Promise<void> {
-  const response = await send(address, { signal: abort });
+  // Without this Accept, Jupyter's proxy holds back the answer until its end.
+  const response = await send(address, { signal: abort, headers: { Accept: "text/event-stream" } });
   if (abort.aborted || !response.body) return;
   opened();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

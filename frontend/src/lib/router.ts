@@ -1,19 +1,21 @@
 /* The address: which page, and what it shows. Whatever can be shared is in it. */
 import { computed, signal } from "@preact/signals";
 
+import { BASE, below } from "./base.ts";
+
 interface Address {
-  path: string;
+  path: string; // below the path of the dashboard
   search: string;
 }
 
-const now = (): Address => ({ path: window.location.pathname, search: window.location.search });
+const now = (): Address => ({ path: window.location.pathname.slice(BASE.length) || "/", search: window.location.search });
 
 export const address = signal<Address>(now());
 export const params = computed(() => new URLSearchParams(address.value.search));
 
 window.addEventListener("popstate", () => (address.value = now()));
 
-/** Goes to a page of ours. */
+/** Goes to a page of ours, given as `below` makes it. */
 export function go(to: string, how: "push" | "replace" = "push"): void {
   if (how === "push") window.history.pushState(null, "", to);
   else window.history.replaceState(null, "", to);
@@ -48,10 +50,10 @@ export function follow(event: MouseEvent): void {
   const link = (event.target as Element | null)?.closest("a");
   if (!link || link.target || link.hasAttribute("download")) return;
   const to = new URL(link.href);
-  if (to.origin !== window.location.origin || to.pathname.startsWith("/api/")) return;
+  if (to.origin !== window.location.origin || !to.pathname.startsWith(below("/")) || to.pathname.startsWith(below("/api/"))) return;
   if (to.hash && to.pathname === window.location.pathname) return;
   event.preventDefault();
   go(to.pathname + to.search);
 }
 
-export const runLink = (id: string): string => `/runs/${encodeURIComponent(id)}`;
+export const runLink = (id: string): string => below(`/runs/${encodeURIComponent(id)}`);

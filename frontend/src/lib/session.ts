@@ -2,6 +2,7 @@
 import { computed, signal } from "@preact/signals";
 
 import type { Me } from "../types.ts";
+import { BASE } from "./base.ts";
 import { recall, remember } from "./storage.ts";
 
 export const me = signal<Me | null>(null);
@@ -10,8 +11,9 @@ export const mayChange = computed(
 );
 
 /* The storage of an origin, where the token is, is of one port. A cookie would be sent to the
-   servers on all ports of this host. Every request of ours has the token in a header. */
-const KEY = "token";
+   servers on all ports of this host. Every request of ours has the token in a header.
+   One proxy may serve several of these pages, each below a path. */
+const KEY = `token${BASE}`;
 
 /** The token; null where the page has to ask for one. */
 export const token = signal(recall(KEY));

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 
 import { get } from "../lib/api.ts";
+import { below } from "../lib/base.ts";
 import { figure, plain, took } from "../lib/format.ts";
 import { useLoad } from "../lib/load.ts";
 import { params, runLink, setParams } from "../lib/router.ts";
@@ -70,7 +71,7 @@ export function Compare() {
         <h1>Compare</h1>
         <Empty title="No runs to compare">
           <p>
-            Select up to {MOST} of <a href="/">the runs</a> (the boxes at the left, or <kbd>x</kbd>), then Compare.
+            Select up to {MOST} of <a href={below("/")}>the runs</a> (the boxes at the left, or <kbd>x</kbd>), then Compare.
           </p>
         </Empty>
       </div>

@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
 import { change, runPath } from "../lib/api.ts";
+import { below } from "../lib/base.ts";
 import { count } from "../lib/format.ts";
 import { useKeys } from "../lib/keys.ts";
 import { go, params, runLink, setParams } from "../lib/router.ts";
@@ -72,7 +73,7 @@ function Selection({ reload }: { reload: () => void }) {
   if (!runs.length) return null;
   const on = runs.filter((run) => !FINAL.has(run.state));
   const ended = runs.filter((run) => FINAL.has(run.state));
-  const compare = `/compare?${runs.map((run) => `run=${encodeURIComponent(run.id)}`).join("&")}`;
+  const compare = below(`/compare?${runs.map((run) => `run=${encodeURIComponent(run.id)}`).join("&")}`);
   const act = async (what: Exclude<Asked, null>): Promise<void> => {
     if (what === "stop") await each(on, "asked to stop", (run) => change("POST", `${runPath(run.id)}/stop`, { kill: false }));
     else await each(ended, "deleted", (run) => change("DELETE", runPath(run.id)));
@@ -304,7 +305,7 @@ export function Runs() {
       what: "compare what is selected",
       act: () => {
         const ids = [...selected.value.keys()];
-        if (ids.length > 1) go(`/compare?${ids.map((id) => `run=${encodeURIComponent(id)}`).join("&")}`);
+        if (ids.length > 1) go(below(`/compare?${ids.map((id) => `run=${encodeURIComponent(id)}`).join("&")}`));
       },
     },
   ]);
@@ -337,7 +338,7 @@ export function Runs() {
       )}
       {newcomer && mayChange.value && (
         <p class="empty-more">
-          Or fill in <a href="/new">a form</a>, which shows the command that it makes.
+          Or fill in <a href={below("/new")}>a form</a>, which shows the command that it makes.
         </p>
       )}
       {table.ready && table.total === 0 && filtered() && (

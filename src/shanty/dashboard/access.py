@@ -20,14 +20,18 @@ from shanty.runtime.rundir import RunDir, is_run_id
 
 _BEARER = HTTPBearer(auto_error=False, description="A user's token.")
 _LONGEST_TOKEN = 256
+# For pages behind a proxy that wants the header `Authorization` for itself.
+TOKEN_HEADER = "X-Shanty-Token"
 
 
 def user_of(here: Dashboard, request: Request) -> User | None:
-    """Return the user whose token is in the request's header `Authorization`.
+    """Return the user whose token is in a header of the request.
 
     Never from a cookie: a browser sends cookies to the servers on all ports of a host.
     """
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    own = request.headers.get(TOKEN_HEADER)
+    given = request.headers.get("authorization", "") if own is None else f"bearer {own}"
+    kind, _, token = given.partition(" ")
     if kind.lower() != "bearer" or not 0 < len(token) <= _LONGEST_TOKEN:
         return None
     return of_token(here.users.all(), token.strip())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PORT = 8470
 _host_option = click.option(
     "--allowed-host", "allowed", multiple=True, metavar="NAME",
-    help="A name that it is reached by, too (repeatable).",
+    help="Another name that it is reached by, as a proxy's (repeatable).",
 )  # fmt: skip
 
 

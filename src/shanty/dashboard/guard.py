@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import re
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
@@ -30,6 +31,11 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
+
+
+_NAME = re.compile(r"[a-z0-9_:-]+(\.[a-z0-9_-]+)*")
+# What the API and the files of the page are called, below whatever path a proxy has left there.
+_OURS = re.compile(r".*(/api/v1/.*|/assets/[^/]+|/theme\.js|/favicon\.svg)", re.DOTALL)
 
 
 class Hosts:
@@ -65,6 +71,12 @@ def _without_port(header: str) -> str:
     return header.rpartition(":")[0] if header.count(":") == 1 else header
 
 
+def _option(header: str) -> str:
+    """Return what `--allowed-host` needs to let that name in."""
+    name = _plain(_without_port(header))
+    return name if _NAME.fullmatch(name) else "NAME"
+
+
 def _plain(name: str) -> str:
     return name.strip().lower().rstrip(".")
 
@@ -89,6 +101,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        found = _OURS.fullmatch(scope["path"])
+        below = scope if found is None else {**scope, "path": found[1]}
 
         async def careful(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -102,7 +116,7 @@ class Guard:
             await _drain(receive)
             await answer(*refused, headers={"Connection": "close"})(scope, receive, careful)
             return
-        await self._app(scope, _Bounded(receive), careful)
+        await self._app(below, _Bounded(receive), careful)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str, str] | None:
         given = headers.getlist("host")
@@ -111,7 +125,8 @@ class Guard:
                 421,
                 "this server does not answer to that name",
                 "a page of another site may have made its own name mean this machine",
-                "use the address that was printed, or add --allowed-host NAME",
+                f"use the address that was printed; behind a proxy, start the server with "
+                f"--allowed-host {_option(given[0] if given else '')}",
             )
         origin = headers.get("origin")
         if origin is not None and not self._hosts.has(origin.partition("://")[2]):
@@ -119,7 +134,8 @@ class Guard:
                 403,
                 "requests from pages of other servers are refused",
                 "the page that sent this request comes from another name than this server's",
-                "behind a proxy, add --allowed-host NAME",
+                "behind a proxy, start the server with "
+                f"--allowed-host {_option(origin.partition('://')[2])}",
             )
         if _TOKENS & {name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"))}:
             return (

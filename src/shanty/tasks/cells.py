@@ -8,7 +8,10 @@ the input ends, so they never outlive their notebook.
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
+import getpass
+import inspect
 import io
 import linecache
 import os
@@ -19,7 +22,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
@@ -27,6 +30,7 @@ from shanty.tasks.cell_channel import PULL, PUSH, Order, Outcome, Shown
 _QUICK, _SLOW = 0.001, 0.01  # seconds of the shortest nap, and of the longest
 _SHARE = 0.001  # length of the next nap, as a share of the time waited so far
 _LARGEST = 64 << 20  # bytes of a value that is sent without being asked for
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _LAST = 5.0  # seconds that a cell may go on without its notebook
 _LONGEST = 10_000  # characters shown in place of a value that is not sent
 
@@ -66,6 +70,25 @@ class _Input:
         os._exit(1)
 
 
+def _no_answer(*_words: object, **_more: object) -> NoReturn:
+    """Stand in for what asks the user: `input`, `breakpoint`."""
+    raise EOFError(
+        "ranks of a notebook cannot ask the user; ask in a cell without %%ranks, "
+        "and give the answer to the ranks: %ranks push NAME"
+    )
+
+
+def _frames_of_cell(error: BaseException) -> TracebackType | None:
+    """Return the traceback from the cell's first line on; None where the cell had not begun."""
+    from shanty.tasks.outcome import own_frames_off
+
+    trace = error.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell "):
+        trace = trace.tb_next
+    theirs: TracebackType | None = own_frames_off(error)  # as of a value that is sent
+    return theirs if trace is None and theirs is not error.__traceback__ else trace
+
+
 def _not_now(_number: int, _frame: FrameType | None) -> None:
     """Take an interrupt that comes while no cell is at work."""
 
@@ -98,6 +121,8 @@ class _Server:
         self._comm = MPI.COMM_WORLD.Dup()  # a cell's messages are never taken for ours
         self._run = RunDir(Path(os.environ["SHANTY_RUN_DIR"]))
         self._files: list[Path] = []  # of the last order, which the notebook has read by the next
+        self._loop: Any = None  # asyncio's, of cells with `await`
+        builtins.input = getpass.getpass = sys.breakpointhook = _no_answer
         self._main = ModuleType("__main__")
         vars(self._main)["__builtins__"] = __builtins__
         sys.modules["__main__"] = self._main  # so that its classes travel by value
@@ -160,7 +185,7 @@ class _Server:
         )
         if error is None:
             return outcome
-        data = pack_error(error)
+        data = pack_error(error.with_traceback(_frames_of_cell(error)))
         self._keep(error_file(self._run, order.cell, self._rank), data)
         interrupted = isinstance(error, KeyboardInterrupt)
         return outcome._replace(error=len(data), interrupted=interrupted)
@@ -179,15 +204,32 @@ class _Server:
         source, name = order.body.decode(), f"<cell {order.cell}>"
         lines = source.splitlines(keepends=True)
         linecache.cache[name] = (len(source), None, lines, name)  # for tracebacks
-        tree = ast.parse(source, name)
+        tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | _AWAIT, dont_inherit=True)
         last = tree.body[-1] if tree.body else None
         if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
-            exec(compile(tree, name, "exec", dont_inherit=True), names)  # noqa: S102  its purpose
+            self._run_code(compile(tree, name, "exec", _AWAIT, dont_inherit=True))
             return None
         tree.body.pop()
-        exec(compile(tree, name, "exec", dont_inherit=True), names)  # noqa: S102
-        expression = compile(ast.Expression(last.value), name, "eval", dont_inherit=True)
-        return eval(expression, names)  # noqa: S307
+        expression = compile(ast.Expression(last.value), name, "eval", _AWAIT, dont_inherit=True)
+        self._run_code(compile(tree, name, "exec", _AWAIT, dont_inherit=True))
+        return self._run_code(expression)
+
+    def _run_code(self, code: CodeType) -> Any:
+        """Run code of a cell; with an `await` outside of functions, in one loop for all cells."""
+        found = eval(code, vars(self._main))  # noqa: S307  its purpose
+        if not code.co_flags & inspect.CO_COROUTINE:
+            return found
+        import asyncio
+
+        self._loop = self._loop or asyncio.new_event_loop()
+        task = self._loop.create_task(found)
+        try:
+            return self._loop.run_until_complete(task)
+        finally:
+            if not task.done():  # the cell was interrupted
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    self._loop.run_until_complete(task)
 
     def _keep_value(self, order: Order, value: Any) -> int:
         """Keep a value, or a text in its place; return its size in bytes."""

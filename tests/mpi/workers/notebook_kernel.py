@@ -146,6 +146,47 @@ def state(run: Path) -> str:
 # --------------------------------------------------------------------------------- checks
 
 
+def _not_for_ranks(it: Notebook) -> None:
+    """Cells that IPython would take: with `await` they run; those for itself alone are refused."""
+    cell = it.ranks(
+        "import asyncio\nasync def later(n):\n    await asyncio.sleep(0)\n    return n + 1\n"
+        "async with asyncio.Lock():\n    y = await later(x)\n[await later(i) for i in (x, y)]"
+    )
+    assert (cell.value, cell.error) == ("[42, 43]", ""), cell
+    cell = it.ranks("await later('x')")
+    assert cell.error == "TypeError", cell
+    assert "base_events" not in cell.trace, cell  # the frames of the loop
+    cell = it.ranks(
+        "print('at work', flush=True)\nawait asyncio.sleep(600)",
+        when=lambda cell: cell.out.count("at work") == 2,
+    )
+    assert cell.error == "KeyboardInterrupt", cell
+    assert it.ranks("await later(5)").value == "6"  # the loop is as before
+    assert it.ranks("asyncio.run(later(6))").value == "7"
+    assert it.ranks('text = """\n%x\n!y"""\nlen(text)').value == "6"
+    assert it.ranks(">>> x + 1").value == "42"  # pasted, as IPython takes it
+    cell = it("%%time\n%%ranks\nx")
+    assert cell.value == "41", cell
+    assert "Wall time" in cell.out, cell
+    for line, fix in (
+        ("!ls", "subprocess.run"),
+        ("files = !ls", "subprocess.run"),
+        ("%cd /", "a cell without %%ranks"),
+        ("x?", "a cell without %%ranks"),
+        ("%%time", "%%time above %%ranks"),
+    ):
+        cell = it.ranks(f"x\n{line}")
+        assert cell.error == "UsageError", cell
+        assert f"line 2 of the cell is not Python: {line}" in cell.trace, cell
+        assert fix in cell.trace, cell
+        assert "Traceback" not in cell.trace, cell
+    for asks in ("input('name? ')", "import getpass\ngetpass.getpass()", "breakpoint()"):
+        cell = it.ranks(asks)
+        assert cell.error == "EOFError", cell
+        assert "%ranks push" in cell.trace, cell
+        assert (cell.out, cell.err) == ("", ""), cell
+
+
 @check
 def basics() -> None:
     with notebook() as it:
@@ -165,6 +206,7 @@ def basics() -> None:
         assert "shanty/" not in cell.trace, cell
         assert it.ranks("x").value == "41"  # the ranks are as before
         assert it.ranks("x = = 1").error == "SyntaxError"
+        _not_for_ranks(it)
         cell = it.ranks("import os\nif not os.fork():\n    raise OSError('a child')\nos.wait()\nx")
         assert (cell.value, cell.error) == ("41", ""), cell
         assert "OSError: a child" in cell.err, cell

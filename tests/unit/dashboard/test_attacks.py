@@ -214,6 +214,9 @@ def test_a_change_needs_a_header_that_no_other_site_can_send(run: RunDir, admin:
     for origin in evil:
         answer = admin.send("DELETE", f"/runs/{run.id}", None, Origin=origin)
         assert answer.status_code == 403, origin
+    assert "--allowed-host hub.example" in (
+        admin.send("POST", "/preview", {}, Origin="https://hub.example:8443").text
+    )
     assert run.path.exists()
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "DELETE"}
     answer = admin.http.options(url, headers=asked)
@@ -236,6 +239,15 @@ def test_the_name_that_a_request_comes_for(
 ) -> None:
     answer = up_get(up, "/api/v1/me", Authorization=f"Bearer {admin.token}", Host=host)
     assert answer.status == status
+    if status == 421:
+        assert f"--allowed-host {host or 'NAME'}" in answer.body.decode()
+
+
+@pytest.mark.parametrize("name", ["<b>", "a b", 'x"; rm -rf /', "a" * 70 + "..b"])
+def test_an_answer_does_not_repeat_what_is_no_name(up: Served, name: str) -> None:
+    answer = up_get(up, "/", Host=name)
+    assert answer.status == 421
+    assert "--allowed-host NAME" in answer.body.decode()
 
 
 def test_names_of_a_server_that_others_reach() -> None:

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 
 import { change, runPath } from "../../lib/api.ts";
+import { below } from "../../lib/base.ts";
 import { took } from "../../lib/format.ts";
 import { go, runLink } from "../../lib/router.ts";
 import { say, sayError } from "../../lib/say.ts";
@@ -98,7 +99,7 @@ export function Head({ run, reload }: { run: Detail; reload: () => void }) {
       if (what === "delete") {
         await change("DELETE", runPath(run.id));
         say("The run is deleted");
-        go("/");
+        go(below("/"));
         return;
       }
       await change("POST", `${runPath(run.id)}/stop`, { kill: what === "kill" });
@@ -110,7 +111,7 @@ export function Head({ run, reload }: { run: Detail; reload: () => void }) {
     <div class="run-head">
       <div class="run-title">
         <p class="crumbs">
-          <a href="/">Runs</a> <span aria-hidden="true">/</span>
+          <a href={below("/")}>Runs</a> <span aria-hidden="true">/</span>
         </p>
         <h1>{run.name ?? run.id}</h1>
         <div class="run-under">
@@ -136,7 +137,7 @@ export function Head({ run, reload }: { run: Detail; reload: () => void }) {
             <button type="button" disabled={busy} onClick={() => void again()}>
               Run again
             </button>
-            <a class="button" href={`/new?from=${encodeURIComponent(run.id)}`}>
+            <a class="button" href={below(`/new?from=${encodeURIComponent(run.id)}`)}>
               Change and run
             </a>
             {!on && (

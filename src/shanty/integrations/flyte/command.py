@@ -277,6 +277,12 @@ def _with_flytekit(hook: AbstractContextManager[Any], line: Sequence[str]) -> in
             trace = error.__traceback__  # its first frame is this one
             pretty_print_exception(error.with_traceback(trace and trace.tb_next), 0)
             return 1
+    if ranks is None and code is None:  # not after --help
+        raise UsageError(
+            "the workflow has called no MPI task, so --dry-run has nothing to show",
+            "its tasks were run; an MPI task is one with task_config=MPIJob(…) or HorovodJob(…)",
+            "name a workflow or a task that has one",
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -317,6 +323,14 @@ def _shown(form: str, image: Sequence[str]) -> Iterator[None]:
             print(yaml.safe_dump(made, sort_keys=False), end="", file=stdout)
         raise _Shown
 
-    in_its_place = patch.object(mpi_task_class(), "dispatch_execute", dispatch_execute)
-    with in_its_place, redirect_stdout(sys.stderr):
+    plugin = mpi_task_class()
+    plain = plugin.local_execute
+
+    def local_execute(task: Any, *args: Any, **inputs: Any) -> Any:
+        task.metadata.cache = False  # outputs from the cache would let the workflow go on
+        return plain(task, *args, **inputs)
+
+    shows = patch.object(plugin, "dispatch_execute", dispatch_execute)
+    asks = patch.object(plugin, "local_execute", local_execute)
+    with shows, asks, redirect_stdout(sys.stderr):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import sys
@@ -20,6 +21,7 @@ from shanty.runtime.spec import JobSpec, Module
 from shanty.tasks.errors import NotPicklableError
 
 _NAME = "ranks"
+_IPYTHON = "get_ipython()"  # what it puts in the place of lines that are not Python
 _VERBS = """%ranks status              which ranks there are, and what they do
 %ranks stop                end them
 %ranks restart             start the same number again, without their variables
@@ -74,7 +76,7 @@ class Magics:
 
     def cell(self, line: str, cell: str) -> Any:
         """Run a cell on the ranks; with options, or where there are none, these are started."""
-        return self._shown(lambda: self._current(line).execute(cell))
+        return self._shown(lambda: self._run(line, cell))
 
     def line(self, line: str) -> Any:
         """Do one of the verbs."""
@@ -97,6 +99,37 @@ class Magics:
             if not hasattr(error, "_render_traceback_"):  # that of no rank
                 plain(error, "KeyboardInterrupt")
             raise
+
+    def _run(self, line: str, cell: str) -> Any:
+        return self._current(line).execute(self._python_of(cell))
+
+    def _python_of(self, cell: str) -> str:
+        """Return the cell as Python; UsageError where only the notebook can do what a line says."""
+        try:
+            compile(cell, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        except SyntaxError:
+            there: str = self._shell.transform_cell(cell)  # which also takes off `>>> `
+        except ValueError:  # a null byte
+            return cell
+        else:
+            return cell
+        if _IPYTHON not in there:
+            return there
+        number, line = next(
+            (number, line)
+            for number, line in enumerate([*map(str.strip, cell.splitlines()), cell], 1)
+            if _IPYTHON in self._shell.transform_cell(f"{line}\n")
+        )
+        fix = "use a cell without %%ranks for it"
+        if line.startswith("%%"):
+            fix = f"write {line.split()[0]} above %%ranks, in the first line of the cell"
+        elif "!" in line:
+            fix += ", or subprocess.run(…)"
+        raise UsageError(
+            f"line {number} of the cell is not Python: {line}",
+            "ranks take Python only; magics, lines with ! and questions with ? are the notebook's",
+            fix,
+        )
 
     def _current(self, line: str) -> Ranks:
         line = line.strip()
