@@ -38,7 +38,7 @@ _MODULE = "shanty.torch.hvd.optimizer"  # Horovod's scripts compare it with Dist
 _NOT_TAKEN = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__"})
 _INSTANCE_OF_ITS_OWN = frozenset({"step"})  # a learning rate scheduler leaves its patch there
 
-# Which optimizer reduces the gradient of a parameter: the one that was made last.
+# Which optimizer reduces the gradient of a parameter: the optimizer made last.
 _reducers: Any = WeakTensorKeyDictionary()  # of weak references
 _living: weakref.WeakSet[Reducing] = weakref.WeakSet()
 
