@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _GRACE = 3  # seconds within which all ranks leave that leave for the same reason
 _NAP = 0.01
+_TOLD = "shanty_has_told_the_other_ranks"
 _TAG = 5  # of these messages; the communicator's other messages have others
 
 
@@ -34,6 +35,14 @@ class Departures:
         """
         if self._comm is None:
             return True
+        if hasattr(error, _TOLD):  # it passes through calls within each other
+            return bool(getattr(error, _TOLD))
+        together = self._leave(error)
+        setattr(error, _TOLD, together)
+        return together
+
+    def _leave(self, error: Exception) -> bool:
+        assert self._comm is not None
         rank, size = self._comm.rank, self._comm.size
         reason = str(error).partition("\nStack trace")[0].strip().partition("\n")[0]
         why = f"rank {rank} on {gethostname()} left the training with {type(error).__name__}"

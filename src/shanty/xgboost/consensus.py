@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 _OUTCOME, _STOP, _VERDICT, _ALIVE = 1, 2, 3, 4  # tags of messages
 _NAPS = (0.0002, 0.005)  # seconds between two looks: at first, and at last
-_PARTING = 1  # seconds in which an answer may still come after a rank has left
+_PARTING = 4  # seconds in which a rank that has left may end the run with its error
 _LONG = 60  # seconds after which a rank says which ranks it waits for
 _HEARTBEAT = 5  # seconds between two; less where the limit is low
 
