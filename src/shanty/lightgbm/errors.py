@@ -8,4 +8,4 @@ class DataError(ValueError):
 
 
 class WorldError(RuntimeError):
-    """The ranks have trained different models."""
+    """The ranks have trained different models, or one of them has left the training."""

@@ -26,6 +26,7 @@ _coding = threading.Lock()  # the module's coder is one for all threads
 class _Distributed:
     """What the classes share: `fit` gets this rank's rows; all ranks get the same model."""
 
+    @network.leaving_together()
     def fit(self, X: Any, y: Any, *args: Any, callbacks: Any = None, **options: Any) -> Any:  # noqa: N803
         """As LightGBM's, by all ranks; X, y and the like are this rank's rows."""
         network.init()

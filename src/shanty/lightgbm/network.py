@@ -8,17 +8,27 @@ other communication on them. Its network belongs to one thread.
 from __future__ import annotations
 
 import ctypes
+import os
+import pickle
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from shanty._departures import Departures
+from shanty.lightgbm.errors import WorldError
 from shanty.lightgbm.installed import lightgbm
 
+_SPIN = 0.001  # seconds of looking without a rest: others are mostly there at once
+_NAP = 0.0002
+_LOOK = 0.1  # seconds between two looks for a rank that has left
+_PARTING = 4  # seconds in which that rank may end the run with its error
 _Bytes = NDArray[np.uint8]
 _LENGTHS = ctypes.POINTER(ctypes.c_int32)
 # dst += src: source, destination, bytes of an item, bytes of all.
@@ -43,6 +53,8 @@ class _Network:
 
     def __init__(self) -> None:
         self.comm = MPI.COMM_WORLD.Dup()
+        self.departures = Departures(self.comm)
+        self.failed = False  # a rank has left a training that others went on with
         self.reduce_scatter = _REDUCE_SCATTER(self._guarded(self._reduce_scatter))
         self.allgather = _ALLGATHER(self._guarded(self._allgather))
 
@@ -63,6 +75,11 @@ class _Network:
         def call(*args: Any) -> None:
             try:
                 function(*args)
+            except WorldError as error:  # there is no way out of LightGBM's code
+                print(f"shanty.lightgbm: {error} This rank ends.", file=sys.stderr)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(1)
             except BaseException:  # noqa: BLE001  ctypes would print it and go on
                 sys.excepthook(*sys.exc_info())
                 MPI.COMM_WORLD.Abort(1)
@@ -97,10 +114,39 @@ class _Network:
     def _allgather(
         self, source: int, size: int, starts: Any, lengths: Any, blocks: int, target: int, room: int
     ) -> None:
-        self.comm.Allgatherv(
-            [_bytes(source, size), size, MPI.BYTE],
-            [_bytes(target, room), lengths[:blocks], starts[:blocks], MPI.BYTE],
+        self._finish(
+            self.comm.Iallgatherv(
+                [_bytes(source, size), size, MPI.BYTE],
+                [_bytes(target, room), lengths[:blocks], starts[:blocks], MPI.BYTE],
+            )
         )
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank has for `value`. WorldError if a rank has left."""
+        own = pickle.dumps(value)
+        counts = np.empty(self.comm.size, np.int64)
+        self._finish(self.comm.Iallgather(np.array([len(own)], np.int64), counts))
+        every = bytearray(int(counts.sum()))
+        self._finish(self.comm.Iallgatherv([own, MPI.BYTE], [every, counts.tolist(), MPI.BYTE]))
+        ends = np.cumsum(counts).tolist()
+        return [pickle.loads(every[end - count : end]) for end, count in zip(ends, counts)]  # noqa: B905
+
+    def _finish(self, request: MPI.Request) -> None:
+        """Waits for a collective; WorldError if a rank has left, which would never come."""
+        begun = time.monotonic()
+        look_at, leave_at = begun + _LOOK, 0.0
+        while not request.Test():
+            now = time.monotonic()
+            time.sleep(0 if now - begun < _SPIN else _NAP)
+            if now < look_at:
+                continue
+            look_at = now + _LOOK
+            why = self.departures.reason()
+            leave_at = leave_at or (now + _PARTING if why else 0.0)
+            if why and now > leave_at:
+                self.failed = True
+                _abandoned.append(request)
+                raise WorldError(f"{why}. The training cannot go on without it.")
 
 
 def _bytes(address: int, size: int) -> _Bytes:
@@ -117,6 +163,7 @@ def _check(code: int) -> None:
 
 
 _network: _Network | None = None
+_abandoned: list[MPI.Request] = []  # MPI may still use their memory
 _thread = threading.local()
 
 
@@ -130,6 +177,11 @@ def init() -> None:
         return
     if _network is None:
         _network = _Network()
+    if _network.failed:
+        raise WorldError(
+            "An error ended a training on some ranks only. To train together again, call "
+            "finalize() and then init() on all ranks."
+        )
     if not getattr(_thread, "is_up", False):
         _network.begin()
         _thread.is_up = True
@@ -137,6 +189,9 @@ def init() -> None:
 
 def finalize() -> None:
     """Take the network away from LightGBM; later training uses this rank's rows only."""
+    global _network
+    if _network is not None and _network.failed:
+        _network = None
     if getattr(_thread, "is_up", False):
         _check(lightgbm.basic._LIB.LGBM_NetworkFree())
         _thread.is_up = False
@@ -159,4 +214,20 @@ def size() -> int:
 
 def gather(value: Any) -> list[Any]:
     """What each rank has for `value`, on all ranks."""
-    return [value] if _network is None else _network.comm.allgather(value)
+    return [value] if _network is None else _network.gather(value)
+
+
+@contextmanager
+def leaving_together() -> Iterator[None]:
+    """An exception on some ranks only ends the training on all of them, within seconds.
+
+    The others raise a WorldError; within LightGBM's code, which cannot be left, it ends the run.
+    """
+    try:
+        yield
+    except WorldError:
+        raise
+    except Exception as error:
+        if _network is not None and not _network.departures.leave(error):
+            _network.failed = True
+        raise

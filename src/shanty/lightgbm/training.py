@@ -47,6 +47,7 @@ class Dataset(lightgbm.Dataset):  # type: ignore[misc]
         network.init()
         super().__init__(data, *args, **options)
 
+    @network.leaving_together()
     def construct(self) -> Any:
         """Make it, by all ranks."""
         if self._handle is None:
@@ -92,6 +93,7 @@ def _shares(data: Any) -> dict[str, bool]:
     return {"pre_partition": not isinstance(data, _FILES)} if network.size() > 1 else {}
 
 
+@network.leaving_together()
 def train(
     params: dict[str, Any],
     train_set: Any,

@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import (
 )
 
 from shanty.collectives import operations
-from shanty.torch import messages
+from shanty.torch import messages, sparse
 from shanty.torch.devices import routed
 from shanty.torch.identity import skip_when_compiling
 from shanty.torch.kernels import reduction
@@ -52,9 +52,19 @@ class MPIGroup(Membership):
         """The tensor (one) becomes its reduction over all ranks.
 
         SUM, AVG, PRODUCT, MIN, MAX, and BAND, BOR, BXOR of integers and bools. float16 and
-        bfloat16 are accumulated in float32 and rounded once.
-        Raises TypeError for an op that the dtype does not have.
+        bfloat16 are accumulated in float32 and rounded once. Sparse tensors (COO, in host memory)
+        have SUM and AVG.
+        Raises TypeError for an op that the dtype or layout does not have.
         """
+        tensor = tensors[0] if len(tensors) == 1 else None
+        if tensor is not None and tensor.layout is torch.sparse_coo and tensor.is_cpu:
+            opts = opts or AllreduceOptions()
+            how = reduction(tensor.dtype, opts.reduceOp)
+            sparse.check(tensor, how)
+            body = partial(sparse.all_reduce, self._at, tensor, how)
+            key = ("all_reduce of sparse tensors", how.name, tensor.dtype, tuple(tensor.shape))
+            moves = [tensor._indices(), tensor._values()]
+            return self._together(key, body, [tensor], opts, moves=moves)
         return self._all_reduce("all_reduce", [_one("all_reduce", tensors)], opts)
 
     def allreduce_coalesced(

@@ -12,11 +12,14 @@ import atexit
 import io
 import os
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shanty
@@ -37,6 +40,7 @@ _COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the s
 
 _lock = threading.RLock()
 _standing: Communicator | None = None
+_trackers: list[Any] = []  # of communication that has failed
 _ended = False  # `finalize` was called, and `init` not since
 
 
@@ -47,6 +51,7 @@ class Communicator(Ranks):
         super().__init__(mpi, timeout)
         self._tracker: Any = None
         self._context: Any = None
+        self._sockets: set[int] = set()  # XGBoost's, to the other ranks
 
     def bring_up(self) -> None:
         """Starts XGBoost's communication; WorldError where that fails, on every rank."""
@@ -87,11 +92,13 @@ class Communicator(Ranks):
             return failure  # the others must not wait for it
         arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": self.timeout}
         self._context = xgboost.collective.CommunicatorContext(**arguments)
+        before = _sockets()
         try:
             with _quiet():
                 self._context.__enter__()
         except (AssertionError, xgboost.core.XGBoostError) as error:
             return _last_words(error)
+        self._sockets = _sockets() - before
         found = xgboost.collective.get_rank(), xgboost.collective.get_world_size()
         if found != (self.rank, self.size):
             return (
@@ -101,7 +108,12 @@ class Communicator(Ranks):
         return ""
 
     def check(self) -> None:
-        """WorldError if this is a thread in which XGBoost's ranks are not joined."""
+        """WorldError if ranks were lost, or are not joined in this thread."""
+        if self.failed:
+            raise WorldError(
+                "XGBoost's ranks are no longer joined, since an error ended a training on some of "
+                "them. To train again, call finalize() and then init() on all ranks."
+            )
         if self.size > 1 and xgboost.collective.get_world_size() != self.size:
             raise WorldError(
                 "XGBoost's ranks were joined in another thread, or the script has parted them "
@@ -112,19 +124,33 @@ class Communicator(Ranks):
     def part(self) -> None:
         """Ends XGBoost's communication, once all ranks have come here.
 
-        WorldError if a rank does not come, XGBoostError if the communication has failed before.
-        Without this meeting, the first rank to leave would take away what the others need to part.
+        WorldError if a rank does not come. Without this meeting, the first rank to leave would take
+        away what the others need to part. Where ranks were lost before, this one goes at once.
         """
+        if self.failed:
+            self.give_up()
+            return
         try:
-            if not self.failed and self.mpi is not None:
+            if self.mpi is not None:
                 together(self, "parting", lambda _: None, lambda _: None)
         except WorldError:
-            with suppress(xgboost.core.XGBoostError):
-                self.take_down()
+            self.give_up()
             raise
         self.take_down()
-        if not self.failed and self.mpi is not None:
+        if self.mpi is not None:
             self.mpi.Free()  # MPICH has 2,048 of them
+
+    def give_up(self) -> None:
+        """Ends XGBoost's communication at once: ranks that wait for this one get an error."""
+        self.failed = True
+        if self._tracker is not None:  # the others need it, to end theirs without tries
+            _trackers.append(self._tracker)
+            self._tracker = None
+        for each in self._sockets:
+            _let_reset(each)
+        self._sockets.clear()
+        with suppress(xgboost.core.XGBoostError):
+            self.take_down()
 
     def take_down(self) -> None:
         """Ends XGBoost's communication at once; XGBoostError where it has failed before."""
@@ -227,14 +253,35 @@ def blaming_the_lost() -> Iterator[None]:
     except xgboost.core.XGBoostError as error:
         if _COLLECTIVE not in str(error):
             raise
+        report_at, why = time.monotonic() + _GRACE, ""
         if _standing is not None:
-            _standing.failed = True
-        time.sleep(_GRACE)
+            _standing.give_up()
+            why = _standing.departures.wait(_GRACE)
+        time.sleep(max(report_at - time.monotonic(), 0))
+        if why:
+            raise WorldError(f"{why}. The training cannot go on without it.") from None
         raise WorldError(
             "Another rank has ended or cannot be reached, or took longer than the time limit of "
             "init(timeout=…). The log of that rank says why. "
             f"XGBoost: {_last_words(error)}"
         ) from None
+
+
+@contextmanager
+def leaving_together(ranks: Communicator) -> Iterator[None]:
+    """As `blaming_the_lost`. An exception on some ranks only ends the training on all of them.
+
+    The others learn of it within seconds, even if the script catches it.
+    """
+    try:
+        with blaming_the_lost():
+            yield
+    except WorldError:
+        raise
+    except Exception as error:
+        if not ranks.departures.leave(error):
+            ranks.give_up()
+        raise
 
 
 def _now() -> Communicator:
@@ -266,6 +313,25 @@ def _own_mpi() -> MPI.Intracomm:
             "that belongs to this library."
         )
     return world.Dup()
+
+
+def _sockets() -> set[int]:
+    """The descriptors of this process that are sockets."""
+    found = set()
+    for each in Path("/dev/fd").iterdir():
+        with suppress(OSError):  # that of the listing
+            if each.is_socket():
+                found.add(int(each.name))
+    return found
+
+
+def _let_reset(descriptor: int) -> None:
+    """Have the other side of a connection get an error when it is closed.
+
+    XGBoost takes an ordinary end for a pause, and waits.
+    """
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _last_words(error: Exception) -> str:
@@ -325,6 +391,9 @@ def _at_exit() -> None:
         failing = hasattr(sys, "last_value") or FAILING in os.environ
         if _standing is not None and failing:  # the script ends with an error
             standing, _standing = _standing, None
-            standing.take_down()  # the others may be anywhere
+            standing.give_up()  # the others may be anywhere
         else:
             finalize()
+    for each in _trackers:
+        with suppress(xgboost.core.XGBoostError):
+            each.free()

@@ -18,6 +18,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from zipfile import BadZipFile
 
+from shanty._departures import Departures
 from shanty.xgboost.errors import DataError, WorldError
 from shanty.xgboost.share import room
 
@@ -29,6 +30,7 @@ V = TypeVar("V")
 
 _OUTCOME, _STOP, _VERDICT, _ALIVE = 1, 2, 3, 4  # tags of messages
 _NAPS = (0.0002, 0.005)  # seconds between two looks: at first, and at last
+_PARTING = 4  # seconds in which a rank that has left may end the run with its error
 _LONG = 60  # seconds after which a rank says which ranks it waits for
 _HEARTBEAT = 5  # seconds between two; less where the limit is low
 
@@ -44,6 +46,7 @@ class Ranks:
         self.size = mpi.size if mpi is not None else 1
         self.timeout = timeout  # seconds without a heartbeat after which a rank is given up
         self.failed = False  # some ranks can no longer be reached
+        self.departures = Departures(mpi if self.size > 1 else None)
 
 
 class _Outcome(NamedTuple):
@@ -206,6 +209,7 @@ class Consensus:
 
     def _wait(self, done: Callable[[], object]) -> None:
         nap, report_at = _NAPS[0], time.monotonic() + _LONG
+        leaves_at = 0.0
         self._seen = time.monotonic()
         while not done():
             time.sleep(nap)
@@ -213,6 +217,9 @@ class Consensus:
             self._receive_beats()
             if self._rank == 0:
                 self._beat()
+            left = self._ranks.departures.reason()
+            if left and time.monotonic() > (leaves_at := leaves_at or time.monotonic() + _PARTING):
+                self._fail(f"{left}. It made no more calls together with the other ranks.")
             if time.monotonic() > report_at:
                 report_at = float("inf")
                 print(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shanty.xgboost.agreement import Facts, compare, of_parameters, same_model
 from shanty.xgboost.columns import shared
-from shanty.xgboost.communication import Communicator, blaming_the_lost, current
+from shanty.xgboost.communication import Communicator, current, leaving_together
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
@@ -90,7 +90,7 @@ class OverRanks:
         if not self._is_forest:
             self.callbacks = [Stopping(before, ranks), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
         try:
-            with blaming_the_lost():
+            with leaving_together(ranks):
                 super().fit(rows, y, **options)  # type: ignore[misc]
         finally:
             self.callbacks = before

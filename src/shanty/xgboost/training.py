@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import shanty
 from shanty.runtime.rundir import RUN_DIR
 from shanty.xgboost.agreement import agree, same_model
-from shanty.xgboost.communication import Communicator, blaming_the_lost, current
+from shanty.xgboost.communication import Communicator, current, leaving_together
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import DataError
 from shanty.xgboost.installed import xgboost
@@ -81,7 +81,7 @@ def train(
     agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
     each_round = [Stopping(callbacks, ranks), Report(num_boost_round)]
     options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
-    with blaming_the_lost():
+    with leaving_together(ranks):
         booster = xgboost.train(params, dtrain, num_boost_round, callbacks=each_round, **options)
     for what in ("feature_names", "feature_types"):
         if getattr(booster, what) is None:  # XGBoost takes none from a matrix without rows
@@ -134,7 +134,10 @@ def cv(
         folds = _folds(ranks, dtrain.num_row(), labels, nfold, seed, shuffle)
     # XGBoost refuses cv among several ranks in the place where it averages a metric over them.
     # The metrics of a fold already cover all ranks.
-    with mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged), blaming_the_lost():
+    with (
+        mock.patch.object(xgboost.callback, "_allreduce_metric", _averaged),
+        leaving_together(ranks),
+    ):
         return xgboost.cv(params, dtrain, num_boost_round, folds=folds, **options)
 
 

@@ -130,6 +130,69 @@ def check_grad_scaler() -> None:
     assert set(hvd.allgather_object(scaler.get_scale())) == {512.0}
 
 
+def check_grad_scaler_too_early() -> None:
+    """It would unscale gradients while they are being reduced: the error has the two lines."""
+    for fused in (False, True):
+        model = network()
+        optimizer = distributed(model, partial(torch.optim.SGD, lr=0.1, fused=fused))
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler.scale(mean_square(model, *map(part, batch(0)))).backward()
+        raised(AssertionError, lambda: scaler.step(optimizer), "optimizer.synchronize()")  # noqa: B023
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+    adasum = distributed(network(), op=hvd.Adasum)
+    raised(AssertionError, lambda: scaler.step(adasum), "bfloat16")
+
+
+def check_adversaries() -> None:
+    """Two optimizers whose parameters have the same names, and a loss of one that leaves gradients
+    in the other: dropped by the optimizer, by the model, or by the parameters."""
+    for dropped_by in ("optimizer", "model", "parameters"):
+        found = []
+        for cut in (part, everything):
+            torch.manual_seed(3)
+            maker, judge = nn.Linear(12, 12), nn.Linear(12, 1)
+            both = [sgd(list(each.parameters())) for each in (maker, judge)]
+            if cut is part:
+                both = [
+                    hvd.DistributedOptimizer(one, model.named_parameters(), **more)
+                    for one, model, more in (
+                        (both[0], maker, {}),
+                        (both[1], judge, {"backward_passes_per_step": 2}),
+                    )
+                ]
+            for step in range(STEPS):
+                for model, optimizer, sign in ((judge, both[1], 1), (maker, both[0], -1)):
+                    if dropped_by == "parameters":
+                        for each in model.parameters():
+                            each.grad = None
+                    else:
+                        (model if dropped_by == "model" else optimizer).zero_grad()
+                    x = cut(batch(step)[0])
+                    if model is judge:  # two backward passes, as in most scripts
+                        judge(x).square().mean().backward()
+                        judge(maker(x).detach()).mean().backward()
+                    else:
+                        (sign * judge(maker(x)).mean()).backward()
+                    optimizer.step()
+            found.append(nn.Sequential(maker, judge))
+        agree(*found)
+
+
+def check_one_after_the_other() -> None:
+    """The next optimizer of the same parameters takes them over, even if the former lives on."""
+    model = network()
+    former = distributed(model)
+    mean_square(model, *map(part, batch(0))).backward()
+    later = distributed(model)
+    model.zero_grad()
+    steps(model, later)
+    agree(model, alone())
+    raised(ValueError, former.step, "taken over 6 parameters", "0.weight")
+
+
 def check_closure() -> None:
     model = network()
     optimizer = distributed(model)

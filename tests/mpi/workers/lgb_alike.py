@@ -26,6 +26,7 @@ from alike import (
     predicts,
     values,
 )
+from checks import raised
 from sklearn.metrics import ndcg_score
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -225,6 +226,28 @@ def check_a_metric_that_fails() -> None:
         return lgb.train(EXACT, train, 3, [lgb.Dataset(X[OWN], Y[OWN])], feval=own)
 
     fails_on_the_last(fit, lgb.DataError)
+
+
+def check_a_training_that_ranks_leave() -> None:
+    """A mistake that all of them make: they go on together. Of one rank: the others learn of it."""
+    train = lgb.Dataset(X[OWN], Y[OWN])
+
+    def fit(who: list[int]) -> object:
+        def fails(env: Any) -> None:
+            if RANK in who and env.iteration == 2:
+                raise KeyError("mistake")
+
+        return lgb.train(EXACT, train, 5, callbacks=[fails])
+
+    raised(KeyError, lambda: fit([*range(WORLD.size)]), "mistake")
+    assert fit([]).num_trees() == 5
+    last = WORLD.size - 1
+    words = () if last == RANK else (f"rank {last} on ", "left the training with KeyError")
+    raised(KeyError if last == RANK else lgb.WorldError, lambda: fit([last]), *words)
+    raised(lgb.WorldError, lambda: fit([]), "call finalize() and then init()")
+    lgb.finalize()
+    lgb.init()
+    assert fit([]).num_trees() == 5
 
 
 def check_classes_that_are_balanced_over_all_rows() -> None:

@@ -103,6 +103,25 @@ def check_all_reduce() -> None:
         close(tensor, reference(op, dtype))
 
 
+def check_all_reduce_of_sparse_tensors() -> None:
+    """Each rank has other rows, one of them twice, and rank 0 has none."""
+    ranks = dist.get_world_size()
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
+        every = []
+        for rank in range(ranks):
+            rows = torch.tensor([[rank, 5, 5]])[:, : 3 * min(rank, 1)]
+            values = torch.arange(1, 13, dtype=dtype).reshape(3, 4)[: 3 * min(rank, 1)]
+            every.append(torch.sparse_coo_tensor(rows, values, (ranks + 6, 4)))
+        want = sum(each.to_dense() for each in every)
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            got = every[dist.get_rank()].clone()
+            dist.all_reduce(got, op)
+            assert got.is_sparse
+            whole = want if op == dist.ReduceOp.SUM else (want / ranks).to(dtype)
+            torch.testing.assert_close(got.to_dense(), whole, rtol=1e-2, atol=0)
+            got += got  # as a backward pass does
+
+
 def check_half_sums_round_once() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         tensor = data(dist.get_rank(), dtype, (1000,))

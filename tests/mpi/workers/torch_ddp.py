@@ -64,6 +64,22 @@ def train(
     return seen
 
 
+def words() -> list[Tensor]:
+    """An embedding with sparse gradients, whose rows are others on each rank."""
+    torch.manual_seed(RANK)
+    net = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Flatten(), nn.Linear(32, 1))
+    model = DistributedDataParallel(net)
+    optimiser = torch.optim.SparseAdam(net[0].parameters()), torch.optim.SGD(net[2].parameters())
+    data = torch.Generator().manual_seed(100 + RANK)
+    for _ in range(STEPS):
+        x = torch.randint(50, (3 + RANK, 4), generator=data)
+        model(x).square().mean().backward()
+        for each in optimiser:
+            each.step()
+            each.zero_grad()
+    return [each.detach().clone() for each in net.parameters()]
+
+
 def power(model: DistributedDataParallel) -> None:
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -75,6 +91,7 @@ VARIANTS: dict[str, Callable[[], list[Tensor]]] = {
     "unused": lambda: train(None, find_unused_parameters=True),
     "static": lambda: train(None, static_graph=True),
     "hook": lambda: train(lambda m: m.register_comm_hook(None, default_hooks.allreduce_hook)),
+    "sparse": words,
 }
 # Compression to half rounds the sum once here, gloo adds in half: equal within that rounding.
 HALF = {

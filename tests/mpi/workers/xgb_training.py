@@ -300,6 +300,51 @@ def check_parting_at_different_times() -> None:
     xgb.init()
 
 
+class Leaves(xgboost.callback.TrainingCallback):
+    def __init__(self, here: bool, when: str) -> None:
+        self.here, self.when = here, when
+
+    def after_iteration(self, model: object, epoch: int, evals_log: object) -> bool:
+        if self.here and self.when == "within" and epoch == 2:
+            raise KeyError("mistake")
+        return False
+
+    def after_training(self, model: object) -> object:
+        if self.here and self.when == "after":
+            raise KeyError("mistake")
+        return model
+
+
+def check_a_training_that_one_rank_leaves() -> None:
+    """Though its script catches the error, the others learn of it, and all can begin again."""
+    matrix = xgb.DMatrix(X, Y)
+    for who, when in ((0, "within"), (WORLD.size - 1, "after"), (0, "first")):
+        leaves = WORLD.rank == who
+        options: dict[str, object] = {"callbacks": [Leaves(leaves, when)]}
+        if when == "first" and leaves:  # an error of XGBoost's own
+            options["obj"] = lambda guess, _: (guess[:3], guess[:3])
+        elif when == "first":
+            options["obj"] = lambda guess, _: (guess, np.ones_like(guess))
+        begun = time.monotonic()
+        kinds = (KeyError, ValueError) if leaves else xgb.WorldError
+        words = () if leaves else (f"rank {who} on ", "left the training with ")
+        raised(kinds, lambda: xgb.train({"nthread": 1}, matrix, 5, **options), *words)  # noqa: B023
+        assert time.monotonic() - begun < 30  # not XGBoost's 300
+        raised(xgb.WorldError, lambda: xgb.DMatrix(X, Y), "call finalize() and then init()")
+        xgb.finalize()
+        xgb.init()
+        matrix = xgb.DMatrix(X, Y)
+
+
+def check_a_training_that_all_ranks_leave() -> None:
+    """A mistake that all of them make: they go on together."""
+    matrix = xgb.DMatrix(X, Y)
+    for when in ("within", "after"):
+        leaves = [Leaves(True, when)]
+        raised(KeyError, lambda: xgb.train({}, matrix, 5, callbacks=leaves), "mistake")  # noqa: B023
+    assert xgb.train({"nthread": 1}, matrix, 2).num_boosted_rounds() == 2
+
+
 def check_a_bring_up_that_fails() -> None:
     """On one rank only: all raise it, and can try again."""
     xgb.finalize()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Union
+from typing import List, Union
 
 from shanty.runtime.errors import UsageError
 from shanty.runtime.lines.option_table import SWITCH, TEXT, WHOLE, Given
@@ -21,6 +21,8 @@ from shanty.runtime.localhost import is_here
 
 _HOSTFILE = "/job/hostfile"  # its default
 _ENV_FILE = ".deepspeed_env"
+_EXPORTED = ("NCCL", "PYTHON", "MV2", "UCX", "MLFLOW")  # variables that begin so go to all hosts
+_OF_A_HOST = ("PYTHONPATH", "PYTHONHOME", "PYTHONEXECUTABLE")  # these do not: paths differ
 _SSH = "-hosts are reached as `shanty run` reaches them"
 _BINDING = "-`shanty run --cpus-per-rank N` binds ranks to cores"
 
@@ -101,9 +103,17 @@ class Wanted(ProcessLine):
             self.variables["CUDA_VISIBLE_DEVICES"] = devices
 
     def take_env_files(self) -> None:
-        """Takes the variables of DeepSpeed's own file, in the home and in the current folder."""
+        """Takes the variables that deepspeed gives to all hosts.
+
+        They are some of its own environment, and those of its file, in the home and in the current
+        folder.
+        """
         name = self.environ.get("DS_ENV_FILE") or _ENV_FILE
-        found: Dict[str, str] = {}
+        found = {
+            key: value
+            for key, value in self.environ.items()
+            if key.startswith(_EXPORTED) and key not in _OF_A_HOST
+        }
         for path in dict.fromkeys((os.path.join(self.environ.get("HOME", ""), name), name)):
             text = self.read(path)
             for number, line in enumerate((text or "").splitlines(), 1):

@@ -6,6 +6,8 @@ the backward pass waits: it does nothing that could be done once.
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +16,23 @@ import torch
 from torch import Tensor
 
 from shanty.collectives import process_sets
+from shanty.collectives.negotiation import Negotiator
 from shanty.collectives.process_sets import ProcessSet
 from shanty.collectives.request import Kind, Op, Request, TensorEntry
 from shanty.torch.hvd import calls, ops
+
+_names: weakref.WeakKeyDictionary[Negotiator, Counter[str]] = weakref.WeakKeyDictionary()
+
+
+def own_name(name: str, process_set: ProcessSet) -> str:
+    """The name of a gradient that no other one has, of another optimizer for example.
+
+    The same on all ranks that make their optimizers in the same order, and after an elastic reset,
+    when names are counted again.
+    """
+    used = _names.setdefault(process_sets.negotiator(process_set), Counter())
+    used[name] += 1
+    return name if used[name] == 1 else f"{name}.optimizer{used[name]}"
 
 
 @dataclass
@@ -59,17 +75,18 @@ class Gradient:
     """The gradient of one parameter, which belongs to a unit."""
 
     __slots__ = (
-        *("name", "parameter", "how", "left", "unit", "grad"),
+        *("name", "parameter", "how", "left", "unit", "grad", "hook"),
         *("_context", "_gathering", "_sparse_dim"),
     )
     unit: Unit
+    hook: Any
 
     def __init__(self, name: str, parameter: Tensor, how: Reduction) -> None:
-        self.name = name
+        self.name = own_name(name, how.process_set)
         self.parameter = parameter
         self.how = how
         self.left = how.passes
-        self.grad: Tensor | None = None  # what was sent off
+        self.grad: Tensor | None = None  # what was sent off; or what passes have added to
         self._context: Any = None  # of the compression
         self._gathering: Callable[[], Tensor] | None = None  # of a sparse gradient
         self._sparse_dim = 0  # dimensions that are sparse, once there was such a gradient
@@ -78,8 +95,14 @@ class Gradient:
         """A backward pass has added to the gradient."""
         how = self.how
         how.begun = True
-        left = self.left = self.left - 1
+        left = self.left - 1
+        if left != how.passes - 1 and parameter.grad is not self.grad:
+            # The script has dropped it, as by the model's zero_grad(): this pass is the first.
+            self.unit.drop()
+            left = self.left - 1
+        self.left = left
         if left > 0:
+            self.grad = parameter.grad
             return
         if left < 0:
             raise AssertionError(
@@ -148,6 +171,11 @@ class Gradient:
         if self._gathering is not None:
             self.parameter.grad = self._gathering().coalesce()
 
+    def drain(self) -> None:
+        """Wait for a sparse gradient that nobody wants."""
+        if self._gathering is not None:
+            self._gathering()
+
     def forget(self) -> None:
         """Drop what is under way, and begin again."""
         self.grad = self._context = self._gathering = None
@@ -199,6 +227,16 @@ class Unit:
                     each.unpack(reduced)
             for each in self.members:
                 each.gather()
+        finally:
+            self.forget()
+
+    def drop(self) -> None:
+        """Wait for what was sent off, if it was, whose result nobody wants; then begin again."""
+        try:
+            if self._request is not None:
+                self._request.wait()
+            for each in self.members:
+                each.drain()
         finally:
             self.forget()
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from shanty.collectives import gradient_groups, world
 from shanty.collectives.errors import HorovodInternalError
@@ -36,6 +37,10 @@ Template = TypeVar("Template", bound=torch.optim.Optimizer)
 _MODULE = "shanty.torch.hvd.optimizer"  # Horovod's scripts compare it with DistributedOptimizer's
 _NOT_TAKEN = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__"})
 _INSTANCE_OF_ITS_OWN = frozenset({"step"})  # a learning rate scheduler leaves its patch there
+
+# Which optimizer reduces the gradient of a parameter: the optimizer made last.
+_reducers: Any = WeakTensorKeyDictionary()  # of weak references
+_living: weakref.WeakSet[Reducing] = weakref.WeakSet()
 
 Closure = Callable[[], Any]
 Groups = int | Sequence[Sequence[Tensor]]
@@ -62,6 +67,8 @@ class Reducing(torch.optim.Optimizer):
         self._frozen: list[Tensor] = []  # the others
         self._synchronized = False
         self._should_synchronize = True
+        self._left_over = False  # another optimizer made its step while these were being reduced
+        self._taken: list[str] = []  # parameters that a later optimizer reduces
         self._agreement = agreement.Agreement()
         # One process has nothing to reduce, and runs as fast as without.
         self._reduces = bool(how.process_set.included()) and (how.process_set.size() or 0) > 1
@@ -94,6 +101,25 @@ class Reducing(torch.optim.Optimizer):
         doc="Backward passes that are added up before gradients are reduced.",
     )
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether the user's class unscales by itself. GradScaler.step() asks, before all else.
+
+        AssertionError while gradients are being reduced: it would look for an overflow, and
+        unscale, in gradients that are this rank's in part.
+        """
+        if self._reduction.begun and self._should_synchronize:
+            raise AssertionError(
+                "GradScaler.step() was called while gradients are being reduced. After backward(), "
+                "call optimizer.synchronize() before scaler.unscale_(optimizer), and call "
+                "scaler.step(optimizer) within `with optimizer.skip_synchronize():`."
+            )
+        return bool(vars(self).get("_step_supports_amp_scaling"))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = value
+
     def _adopt(self, groups: Groups | None) -> None:
         """Hook the parameters that are trained now and were not before."""
         if not self._reduces:
@@ -112,9 +138,22 @@ class Reducing(torch.optim.Optimizer):
         )
         self._units += map(Unit, parts)
         hook = "register_post_accumulate_grad_hook"  # whose type torch does not tell
-        hooks = [getattr(each.parameter, hook)(each.accumulated) for each in new]
+        for each in new:
+            former = _reducers.get(each.parameter, lambda: None)()
+            if former is not None:
+                former.give_up(each.parameter)
+            _reducers[each.parameter] = weakref.ref(self)
+            each.hook = getattr(each.parameter, hook)(each.accumulated)
         # The parameters outlive this optimizer: so would its hooks, beside those of the next.
-        weakref.finalize(self, lambda: [hook.remove() for hook in hooks]).atexit = False
+        weakref.finalize(self, lambda: [each.hook.remove() for each in new]).atexit = False
+        _living.add(self)
+
+    def give_up(self, parameter: Tensor) -> None:
+        """Leave the gradient of a parameter to an optimizer that was made later."""
+        each = self._gradients[parameter]
+        each.unit.drop()
+        each.hook.remove()
+        self._taken.append(each.name.removeprefix("allreduce.noname."))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the user's class has it; its gradients are reduced from now on, too."""
@@ -126,13 +165,20 @@ class Reducing(torch.optim.Optimizer):
 
         Raises HorovodInternalError; the optimizer can be used after that.
         """
+        if self._taken:
+            raise ValueError(
+                f"DistributedOptimizer: another one, created later, has taken over "
+                f"{len(self._taken)} parameters of this one ({self._taken[0]}, for example), and "
+                "reduces their gradients. Give each parameter to one DistributedOptimizer only, or "
+                "create the next one when this one has made its last step."
+            )
         if self._reduces:
             if any(parameter.requires_grad for parameter in self._frozen):
                 self._adopt(None)
             for unit in self._units:
                 unit.submit()
             failed = [error for unit in self._units if (error := _finish(unit)) is not None]
-            self._reduction.begun = False
+            self._reduction.begun = self._left_over = False
             if failed:
                 raise failed[0]
             if self._gradients:
@@ -172,6 +218,8 @@ class Reducing(torch.optim.Optimizer):
             if closure is not None:
                 closure = self._reduced(closure)
         self._synchronized = False
+        for other in _living:
+            other._left_over = other._reduction.begun and other is not self
         # For a scheduler that was made for the optimizer before it was wrapped.
         self._wrapped._opt_called = True  # type: ignore[attr-defined]
         step = self._user_class.step
@@ -193,11 +241,19 @@ class Reducing(torch.optim.Optimizer):
         return reduced
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the user's class has it. AssertionError while gradients are being reduced."""
+        """As the user's class has it. AssertionError while gradients are being reduced.
+
+        Gradients that were there when another DistributedOptimizer made its step are dropped: the
+        generator's loss of a GAN, for example, leaves some in the discriminator.
+        """
+        if self._left_over:
+            for unit in self._units:
+                unit.drop()
+            self._reduction.begun = self._left_over = False
         if self._reduction.begun:
             raise AssertionError(
                 "zero_grad() was called after backward() but before step() or synchronize(), "
-                "while gradients are being reduced."
+                "while gradients are being reduced. To drop them, call synchronize() first."
             )
         zero_grad = self._user_class.zero_grad  # which may know of no argument
         zero_grad(self) if set_to_none else zero_grad(self, set_to_none=False)
@@ -206,7 +262,7 @@ class Reducing(torch.optim.Optimizer):
         """As the user's class has it; gradients under way are given up."""
         for unit in self._units:
             unit.forget()
-        self._reduction.begun = self._synchronized = False
+        self._reduction.begun = self._synchronized = self._left_over = False
         self._should_synchronize = True
         self._user_class.load_state_dict(self, state_dict)
         # It has replaced these.
@@ -328,6 +384,15 @@ class AdasumReducing(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Do nothing: gradients stay each rank's own."""
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler.step() asks: AssertionError, since a rank that overflows makes no step."""
+        raise AssertionError(
+            "GradScaler does not work with op=Adasum: a rank whose gradients overflow leaves out "
+            "its step, which the other ranks wait for. Use torch.autocast with torch.bfloat16, "
+            "which needs no GradScaler, or op=hvd.Average."
+        )
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
         """Raise AssertionError: without its reduction a step would be this rank's alone."""

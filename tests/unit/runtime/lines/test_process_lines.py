@@ -388,7 +388,8 @@ def test_a_rank_that_starts_ranks(line: str, world: str, refused: bool, tmp_path
 
 
 def test_the_env_file_of_deepspeed() -> None:
-    """The current folder's wins over the home's, and the run's own variables over both."""
+    """The current folder's wins over the home's, and the run's own variables over both; before
+    them come those of the environment that deepspeed hands on."""
     files = {
         "/home/ann/.deepspeed_env": "FLAGS=--x\nHOME_ONLY=1\n",
         ".deepspeed_env": "# mine\n\nFLAGS=--alpha=1 --beta=2\r\nexport MODE = fast\n",
@@ -398,7 +399,11 @@ def test_the_env_file_of_deepspeed() -> None:
     wanted = {"FLAGS": "--alpha=1 --beta=2", "MODE": "fast", "HOME_ONLY": "1"}
     assert wanted.items() <= line.variables.items()
     assert any(".deepspeed_env" in note for note in line.notes)
-    line = parse("deepspeed", words, {"DS_ENV_FILE": "other"}, {"other": "A=1"}.get)
-    assert line.variables["A"] == "1"
+    environ = {"DS_ENV_FILE": "other", "NCCL_DEBUG": "INFO", "UCX_TLS": "tcp", "PATH": "/x"}
+    environ |= {"PYTHONHASHSEED": "3", "PYTHONPATH": "/x"}
+    line = parse("deepspeed", words, environ, {"other": "A=1\nUCX_TLS=self"}.get)
+    wanted = {"A": "1", "NCCL_DEBUG": "INFO", "UCX_TLS": "self", "PYTHONHASHSEED": "3"}
+    assert wanted.items() <= line.variables.items()
+    assert not {"PATH", "PYTHONPATH"} & line.variables.keys()
     with pytest.raises(UsageError, match=r"\.deepspeed_env, line 2: 'MODE fast'"):
         parse("deepspeed", words, {}, {".deepspeed_env": "A=1\nMODE fast\n"}.get)
