@@ -43,5 +43,5 @@ def all_reduce(at: Channel, tensor: Tensor, how: Reduction) -> None:
 def _gathered(at: Channel, rows: Tensor, counts: Sequence[int]) -> Tensor:
     """The rows of all ranks; counts: how many each has."""
     every = rows.new_empty((sum(counts), *rows.shape[1:]))
-    operations.all_gather(at, every.split(list(counts)), rows)
+    operations.all_gather(at, every.split_with_sizes(list(counts)), rows)
     return every

@@ -25,6 +25,7 @@ _IN_A_GRAPH = (
     r"^(?!Node: )(?: +\(\d+\) [A-Z_ ]+:  |\{\{.*?\}\} )?([A-Za-z_]\w*: .*?)"
     r"\nTraceback \(most recent call last\):"
 )
+_LARGE = 2**31 - 1  # bytes, and so elements of any size
 _COLLECTIVE = "HorovodInternalError: "
 _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
@@ -63,7 +64,7 @@ def reason(error: BaseException) -> str:
 
 def advice(error: BaseException) -> str:
     """Return what to do about an exception that ended a script; "" if that is unknown."""
-    fix = _of_variables(error) or _of_folder(error)
+    fix = _of_variables(error) or _of_folder(error) or _of_large_messages(error)
     if fix:
         return fix
     module = error.name if isinstance(error, ImportError) else None
@@ -112,6 +113,32 @@ def _of_folder(error: BaseException) -> str:
             folder = os.readlink("/proc/self/cwd").replace(" (deleted)", "")
         return f"the current folder of the rank, {folder}, was removed: find out what removes it"
     return ""
+
+
+def _of_large_messages(error: BaseException) -> str:
+    """Return what to do where an MPI refused a call of mpi4py's because of its length."""
+    refused = "MPI_ERR_ARG" in str(error) or "MPI_ERR_COUNT" in str(error)
+    if not (refused or isinstance(error, OverflowError)):
+        return ""
+    within, large, frame = [], "", error.__traceback__
+    while frame is not None:
+        if "mpi4py" in frame.tb_frame.f_code.co_filename:
+            within.append(frame.tb_frame.f_code.co_filename)
+        else:
+            for name, value in list(frame.tb_frame.f_locals.items()):
+                size = len(value) if isinstance(value, (bytes, bytearray)) else 0
+                size = size or getattr(value, "nbytes", 0)
+                if isinstance(size, int) and size >= _LARGE:
+                    large = f"{name} has {size / 2**30:.1f} GiB"
+        frame = frame.tb_next
+    if any("msgpickle" in each for each in within):
+        large = large or "the pickled object may have 2 GiB or more"
+    if not within or not large:
+        return ""
+    return (
+        f"{large}: Open MPI takes less than 2 GiB, and 2^31 elements, in one call. Send it in "
+        "parts, or try another MPI: --mpi mpich"
+    )
 
 
 def _in_the_way(module: str) -> str:

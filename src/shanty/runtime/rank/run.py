@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-_ADVISED = (ImportError, AttributeError, TypeError, KeyError, ValueError, OSError, RuntimeError)
+_ADVISED = (
+    *(ImportError, AttributeError, TypeError, KeyError, ValueError, OSError, RuntimeError),
+    OverflowError,
+)
 _OF_CALLS = ("shanty.tasks.rank", "shanty.tasks.cells")  # which import from where the caller does
 
 

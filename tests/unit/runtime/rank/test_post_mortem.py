@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from shanty.runtime.rank.post_mortem import reason
+from shanty.runtime.rank.post_mortem import advice, reason
 
 SENTENCE = "HorovodInternalError: The ranks differ:\n  rank 0: x\n  rank 1: y"
 TRACE = (
@@ -58,3 +60,25 @@ def test_of_a_collective_in_a_compiled_step() -> None:
 def test_of_others() -> None:
     error = RuntimeError(f"{SENTENCE}\n{TRACE}")
     assert reason(error) == f"RuntimeError: {error}"
+
+
+def advised(error: Exception, size: int, place: str = "src/mpi4py/MPI.src/Comm.pyx") -> str:
+    """The advice for an error that is raised in that file, for an array of so many bytes."""
+    scope = {"error": error.with_traceback(None)}
+    exec(compile("def call(array): raise error", place, "exec"), scope)
+    array = SimpleNamespace(nbytes=size)
+    try:
+        scope["call"](array)  # type: ignore[operator]
+    except Exception as found:  # noqa: BLE001
+        return advice(found)
+    raise AssertionError
+
+
+def test_of_a_message_that_is_too_long() -> None:
+    refused = RuntimeError("MPI_ERR_ARG: invalid argument of some other kind")
+    assert "array has 2.0 GiB" in advised(refused, 2**31)
+    assert "--mpi mpich" in advised(refused, 2**31)
+    assert "array has 4.0 GiB" in advised(OverflowError("integer 4294967296"), 2**32)
+    assert not advised(refused, 2**20)  # another argument is wrong
+    assert not advised(OverflowError("math range error"), 2**31, "mine.py")
+    assert "the pickled object" in advised(refused, 0, "src/mpi4py/MPI.src/msgpickle.pxi")
