@@ -288,6 +288,10 @@ class MpiWorld:
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
+            away = [rank for rank in self.ranks.values() if rank.ended and _without_mpi(rank)]
+            in_init = culprit.loaded_only and not culprit.joined
+            if culprit.code in LAUNCHERS_DOING and in_init and away:  # Open MPI may notice it, too
+                return self._stayed_out(away[0], [culprit.rank], "MPI_Init")
             return self._left_behind(culprit) or self._blame(culprit)
         if self.mismatch:
             return self.mismatch
@@ -324,24 +328,18 @@ class MpiWorld:
         return {r.rank: r.meeting for r in self.ranks.values() if r.meeting is not None}
 
     def _unreached(self, now: float) -> Optional[Failure]:
-        """The failure of a rank that has ended well without MPI, while others wait there for it."""
-        gone = [r for r in self.ranks.values() if r.ended is not None and self._stayed_away(r)]
-        if not gone or now < min(r.ended or now for r in gone) + UNREACHED:
-            return None
-        alive = len(self.running)
-        in_init = [r for r in self.ranks.values() if r.rank in self.waiting_in_init()]
-        in_init = [r for r in in_init if now >= r.seen + UNREACHED]
-        short = [rank for rank, each in self.meetings.items() if each.size > alive]
-        short = [rank for rank in short if now >= self.meetings[rank].since + UNREACHED]
-        if in_init:
-            return self._stayed_out(gone[0], sorted(r.rank for r in in_init), "MPI_Init")
-        if short:
-            return self._stayed_out(gone[0], sorted(short), self.meetings[short[0]].what)
+        """The failure of a rank that has ended well, while others wait for it to join them."""
+        gone = [r for r in self.ranks.values() if r.ended is not None and r.code == 0]
+        gone = [r for r in gone if now >= (r.ended or now) + UNREACHED]
+        without_mpi = [rank for rank in gone if _without_mpi(rank)]
+        alive, since = len(self.running), now - UNREACHED
+        in_init = [each for each in self.waiting_in_init() if self.ranks[each].seen <= since]
+        if without_mpi and in_init:
+            return self._stayed_out(without_mpi[0], in_init, "MPI_Init")
+        short = {k: m for k, m in self.meetings.items() if m.size > alive and m.since <= since}
+        if gone and short:
+            return self._stayed_out(gone[0], sorted(short), next(iter(short.values())).what)
         return None
-
-    @staticmethod
-    def _stayed_away(rank: Rank) -> bool:
-        return rank.code == 0 and rank.joined is None and not rank.library
 
     def _stayed_out(self, rank: Rank, waiting: List[int], call: str) -> Failure:
         others = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
@@ -536,6 +534,10 @@ _GONE = (
     *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed"),
     *("remote process exited", "failed to recv, got 0 bytes"),
 )
+
+
+def _without_mpi(rank: Rank) -> bool:
+    return rank.code == 0 and rank.joined is None and not rank.library
 
 
 def _lost_another(rank: Rank) -> bool:

@@ -191,6 +191,11 @@ def judge(
     for (call, place), group in by_size[1:]:
         at = f" at {place}" if place and place != call else ""
         stragglers["other call", f"in {call}{at}"] = group
+    joining = waiting[0].call.startswith("MPI_Init") or (
+        waiting[0].meeting is not None and waiting[0].meeting.size > len(ranks)
+    )
+    if ended and joining and not stragglers:
+        return None  # the run ends because of that
     if ended:
         gone = [Standing(RankState(host, "", rank)) for rank, host in ended.items()]
         stragglers["ended", "gone: it has ended"] = gone
