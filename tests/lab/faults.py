@@ -24,6 +24,7 @@ from faults_mpi import MPIS
 from faults_running import RUNNING
 from faults_ways import WAYS
 
+from script_faults import SCRIPTS
 from shanty.launch.finding import CODES
 
 PARTS: Mapping[str, list[Fault]] = {
@@ -55,6 +56,11 @@ _RUNNING = """\
 
 These faults are planted in the middle of a run, or before it where necessary, with every MPI. When ranks make no progress, their hosts test the connections between them ([stalls.md](stalls.md)), and the run reports hosts and cause. The tests use `--stall-after 6s --on-stall stop`; then the report comes within 30 s of the fault (for a slow link: 60 s). With the default `--stall-after 60s`, hosts test their connections and report from 20 s on, and `--on-stall stop` ends the run at 60 s.
 """  # noqa: E501
+_SCRIPTS = """\
+## Mistakes in scripts
+
+Each is run on two ranks of one machine (`host`), with `--stall-after 2s --on-stall stop`.
+"""
 _COLUMNS = ("Fault", "Code", "Bare mpirun", "shanty", "Fix")
 _BARE_VERSION, _BARE_BOUND = "5.0.11", 35
 
@@ -71,6 +77,8 @@ def page(bare: Mapping[str, Any], told: Mapping[str, Any]) -> str:
         _row((one.title, f"`{one.told or one.says}`" if one.says else "nothing: it works"))
         for one in RUNNING
     ]
+    lines += ["", _SCRIPTS, _row(("Mistake", "Message of the run")), _row(("---", "---"))]
+    lines += [_row((one.title, f"`{one.told}`")) for one in SCRIPTS]
     lines.append("")
     lines += ["## Not planted", "", _row(("Code", "Reason")), _row(("---", "---"))]
     lines += [_row((f"`{code}`", why)) for code, why in NOT_PLANTED.items()]

@@ -122,27 +122,6 @@ def test_an_end_that_is_0_to_the_system(shanty, flavour, case):
         assert failure["rank"] == 1
 
 
-@pytest.mark.parametrize(
-    ("script", "call"),
-    [
-        ("if os.environ['RANK'] == '0':\n    import mpi4py.MPI\n", "MPI_Init"),
-        (
-            "if os.environ['RANK'] == '0':\n    import torch.distributed as dist\n"
-            "    dist.init_process_group('gloo')\n",
-            "torch.distributed.init_process_group",
-        ),
-    ],
-)
-def test_a_rank_that_ends_well_before_it_joins(shanty, flavour, script, call):
-    if "torch" in script:
-        pytest.importorskip("torch")
-    script = shanty.script("import os, sys\n" + script)
-    done = shanty("run", "--mpi", flavour, "-n", 2, script, timeout=60)
-    assert done.returncode == 72, done.stderr
-    assert f"ended with exit code 0 before it reached {call}\n" in done.stderr
-    assert f"  why: rank 0 waits in {call} for it\n" in done.stderr
-
-
 def test_a_script_in_standard_input_that_a_shell_passes_on(shanty):
     """Rank 1 has an empty one."""
     script = b"from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n"

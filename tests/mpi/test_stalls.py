@@ -235,56 +235,6 @@ def test_a_collective_of_torch(shanty, backend):
     assert "rank 0 waits in torch all_reduce" in said
 
 
-LOAD = """
-import os, time
-
-def load():
-    time.sleep(9999)
-
-if os.environ["RANK"] == "1":
-    load()
-"""
-TORCH = "import torch.distributed as dist\ndist.init_process_group('gloo'{})\n"
-TF = "import tensorflow\ntensorflow.distribute.MultiWorkerMirroredStrategy()\n"
-ELSEWHERE = "import os\nos.environ['MASTER_ADDR'] = '10.255.255.1'\n" + TORCH.format("")
-LATE = r"rank 1 on \S+ is idle in load \(script\.py:5\), rank 0 waits in {} for 2 ranks"
-INIT = "torch.distributed.init_process_group"
-APART = {
-    "torch, a rank that loads": ("", LOAD + TORCH.format(""), LATE.format(INIT)),
-    "jax, a rank that loads": (
-        "tensorflow",
-        LOAD + "import jax\njax.distributed.initialize()\n",
-        LATE.format("jax.distributed.initialize"),
-    ),
-    "tensorflow, a rank that loads": (
-        "tensorflow",
-        LOAD + TF,
-        LATE.format("the start of TensorFlow's cluster"),
-    ),
-    "mpi, a rank that loads": ("", LOAD + "import mpi4py.MPI\n", LATE[:-12].format(r"MPI_Init\w*")),
-    "torch, more ranks than there are": (
-        "",
-        "import os\n" + TORCH.format(", rank=int(os.environ['RANK']), world_size=4"),
-        f"ranks 0, 1 wait in {INIT} for 4 ranks, and this run has 2",
-    ),
-    "torch, another address": (
-        "",
-        ELSEWHERE,
-        rf"ranks 0, 1 wait in {INIT} at 10\.255\.255\.1:\d+, which comes from MASTER_ADDR in "
-        r"script\.py:2; shanty had set 127\.0\.0\.1:\d+",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", APART)
-def test_ranks_that_do_not_meet(shanty, what):
-    environment, script, told = APART[what]
-    words = ["--python", environments.tensorflow()] if environment else []
-    if "import torch" in script:
-        pytest.importorskip("torch")
-    assert re.search(told, stalled(shanty, *words, shanty.script(script), seconds=90))
-
-
 POLLS = """
 import torch, shanty.torch as hvd
 hvd.init()

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from shanty.runtime import foreign_variables
 from shanty.runtime.controller.queue_ending import ended_by_term
-from shanty.runtime.diagnosis.mpi_abort import abort
+from shanty.runtime.diagnosis.mpi_abort import abort, with_error
 from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, at_end, explained
 from shanty.runtime.errors import STOPPED_EXIT, LaunchError, WorldError
@@ -213,7 +213,8 @@ class Outcome:
         if failure.rank is None:
             return failure
         log = self._run.rank_log(failure.rank)
-        return replace(failure, lines=tuple(last_lines(str(log), _LAST_LINES)), log=str(log))
+        lines = tuple(last_lines(str(log), _LAST_LINES))
+        return with_error(replace(failure, lines=lines, log=str(log)))
 
     def _with_last_words(self, failure: Failure) -> Failure:
         """Add the cause that the last lines of the rank, or of the launcher, name."""

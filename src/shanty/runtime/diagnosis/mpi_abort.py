@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.diagnosis.mpi_world import LAUNCHERS_DOING, MpiWorld, Rank
 from shanty.runtime.diagnosis.root_cause import Verdict
 from shanty.runtime.logfile import last_lines
+from shanty.runtime.rank.reports import TRUNCATED
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Failure
 
@@ -24,7 +26,17 @@ _WORDS = (
         r"Abort\(-?\d+\) on node (?P<rank>\d+) .*"
         r"application called MPI_Abort\(.*, (?P<code>-?\d+)\)"
     ),
+    re.compile(r"Abort\((?P<code>-?\d+)\) on node (?P<rank>\d+) .*: Fatal error in "),
 )
+# An error of MPI that ends its rank: MPICH and Intel MPI have it in one line, Open MPI in two.
+_ERRORS = (
+    re.compile(
+        r"Fatal error in (?:internal_|P)?(?P<call>\w+?)(?:_c)?: (?P<text>.*?)(?:, error stack:)?$"
+    ),
+    re.compile(r"\*\*\* An error occurred in (?P<call>\w+)"),
+    re.compile(r"\*\*\* (?P<text>MPI_ERR_\w+: .*)"),
+)
+_ABORTED = "it called MPI_Abort"
 
 
 def abort(
@@ -61,10 +73,25 @@ def caller(lines: Sequence[str]) -> Tuple[Optional[int], Optional[int]]:
     return found.get("rank"), found.get("code")
 
 
+def with_error(failure: Failure) -> Failure:
+    """Return the failure with the error of MPI that the last lines of its rank have."""
+    if failure.why not in ("", _ABORTED):
+        return failure
+    found: Dict[str, str] = {}
+    for match in (pattern.search(line) for line in failure.lines for pattern in _ERRORS):
+        for name, value in match.groupdict().items() if match is not None else ():
+            found.setdefault(name, value)
+    if len(found) < 2:
+        return failure
+    call = found["call"] if found["call"].startswith("MPI_") else f"MPI_{found['call']}"
+    fix = TRUNCATED if "truncate" in found["text"].lower() else failure.fix
+    return replace(failure, why=f"{call} failed: {found['text']}", fix=fix)
+
+
 def _verdict(rank: Rank, code: int) -> Verdict:
     where, system = f"rank {rank.rank} on {rank.host}", code & 0xFF
     if system:
-        what, why = f"{where} ended with exit code {system}", "it called MPI_Abort"
+        what, why = f"{where} ended with exit code {system}", _ABORTED
         return Verdict(Failure(what, why, "", rank.rank, rank.host), system)
     why = "MPI_Abort ends all ranks at once, so the run did not come to its end"
     if code:

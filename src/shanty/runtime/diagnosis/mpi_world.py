@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
@@ -12,7 +13,7 @@ from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.rank.reports import UNSPAWNED, UNWRITABLE
+from shanty.runtime.rank.reports import TRUNCATED, UNSPAWNED, UNWRITABLE
 from shanty.runtime.spec import MEMORY, Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
@@ -40,11 +41,14 @@ class Rank:
     loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
     probed: bool = False  # it joined for a package that only looks whether there is an MPI
     finalized: bool = False
+    finished: Optional[float] = None  # when its script came to its end
     spawning: bool = False  # it has asked MPI for processes of its own
     ended: Optional[float] = None
     code: Optional[int] = None
     why: str = ""
     fix: str = ""
+    place: str = ""  # the line of its script that failed
+    forked: str = ""  # the line that forked a process after MPI_Init
     failed: Optional[float] = None
     oom: bool = False
     meeting: Optional[Meeting] = None  # the rendezvous of a framework in which it waits
@@ -116,11 +120,15 @@ class MpiWorld:
             rank.why = rank.why or report.text("where")
         elif event == "spawning":
             rank.spawning = True
+        elif event == "forked":
+            rank.forked = report.text("place")
+        elif event == "finished":
+            rank.finished = report.number("at", now)
         elif event == "finalized":
             rank.finalized = True
         elif event == "failed":
             rank.code, rank.why = report.whole("code"), report.text("why")
-            rank.fix = report.text("fix")
+            rank.fix, rank.place = report.text("fix"), report.text("place")
             self._fault(rank, report.number("at", now))
         elif event == "exited":
             rank.ended = report.number("at", now)
@@ -280,7 +288,11 @@ class MpiWorld:
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
-            return self._blame(culprit)
+            away = [rank for rank in self.ranks.values() if rank.ended and _without_mpi(rank)]
+            in_init = culprit.loaded_only and not culprit.joined
+            if culprit.code in LAUNCHERS_DOING and in_init and away:  # Open MPI may notice it, too
+                return self._stayed_out(away[0], [culprit.rank], "MPI_Init")
+            return self._left_behind(culprit) or self._blame(culprit)
         if self.mismatch:
             return self.mismatch
         if self._lost is not None and now > self._lost[0] + LOST and self.running:
@@ -316,24 +328,18 @@ class MpiWorld:
         return {r.rank: r.meeting for r in self.ranks.values() if r.meeting is not None}
 
     def _unreached(self, now: float) -> Optional[Failure]:
-        """The failure of a rank that has ended well without MPI, while others wait there for it."""
-        gone = [r for r in self.ranks.values() if r.ended is not None and self._stayed_away(r)]
-        if not gone or now < min(r.ended or now for r in gone) + UNREACHED:
-            return None
-        alive = len(self.running)
-        in_init = [r for r in self.ranks.values() if r.rank in self.waiting_in_init()]
-        in_init = [r for r in in_init if now >= r.seen + UNREACHED]
-        short = [rank for rank, each in self.meetings.items() if each.size > alive]
-        short = [rank for rank in short if now >= self.meetings[rank].since + UNREACHED]
-        if in_init:
-            return self._stayed_out(gone[0], sorted(r.rank for r in in_init), "MPI_Init")
-        if short:
-            return self._stayed_out(gone[0], sorted(short), self.meetings[short[0]].what)
+        """The failure of a rank that has ended well, while others wait for it to join them."""
+        gone = [r for r in self.ranks.values() if r.ended is not None and r.code == 0]
+        gone = [r for r in gone if now >= (r.ended or now) + UNREACHED]
+        without_mpi = [rank for rank in gone if _without_mpi(rank)]
+        alive, since = len(self.running), now - UNREACHED
+        in_init = [each for each in self.waiting_in_init() if self.ranks[each].seen <= since]
+        if without_mpi and in_init:
+            return self._stayed_out(without_mpi[0], in_init, "MPI_Init")
+        short = {k: m for k, m in self.meetings.items() if m.size > alive and m.since <= since}
+        if gone and short:
+            return self._stayed_out(gone[0], sorted(short), next(iter(short.values())).what)
         return None
-
-    @staticmethod
-    def _stayed_away(rank: Rank) -> bool:
-        return rank.code == 0 and rank.joined is None and not rank.library
 
     def _stayed_out(self, rank: Rank, waiting: List[int], call: str) -> Failure:
         others = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
@@ -410,6 +416,36 @@ class MpiWorld:
             rank.host,
         )
 
+    def _left_behind(self, culprit: Rank) -> Optional[Failure]:
+        """The failure of a rank that ended well, where another one failed because of that.
+
+        At the end of its Python the first of them may crash, since it still has connections.
+        """
+        if culprit.finished is not None:
+            failed = [rank for rank in self.ranks.values() if rank.at_fault]
+            culprit = next((rank for rank in failed if _lost_another(rank)), culprit)
+        if not _lost_another(culprit):
+            return None
+        left = [
+            rank
+            for rank in self.ranks.values()
+            if rank is not culprit and rank.finished is not None
+            and rank.finished < (culprit.failed or 0)
+        ]  # fmt: skip
+        if not left:
+            return None
+        first = min(left, key=lambda rank: rank.finished or 0.0)
+        at = f" at {culprit.place}" if culprit.place else ""
+        return Failure(
+            f"rank {first.rank} on {first.host} came to the end of its script while rank "
+            f"{culprit.rank} still communicated with it",
+            f"rank {culprit.rank}{at}: {culprit.why}",
+            "let all ranks make the same number of steps: compare the lengths of their loops and "
+            "of their data",
+            first.rank,
+            first.host,
+        )
+
     def _culprit(self) -> Rank:
         """Return the rank that failed first; a launcher's SIGTERM is a consequence, not the cause.
 
@@ -435,6 +471,10 @@ class MpiWorld:
             meaning = _MEANINGS.get(name, "")
             what = f"{where} was ended by {name}" + (f" ({meaning})" if meaning else "")
             why, fix = rank.why, ""
+            if rank.finished is not None:
+                why = why or "after the end of its script"
+            elif name in _DAMAGE and re.search(_COMMUNICATES, why):
+                fix = TRUNCATED
             if rank.spawning:
                 why, fix = why or "it started processes by MPI_Comm_spawn", self._spawning()
             if rank.oom:
@@ -494,9 +534,26 @@ def _meeting(report: Report, now: float) -> Meeting:
     return Meeting(report.text("what"), now, size or 0, -1 if place is None else place, *texts)
 
 
+# What Gloo, NCCL and stores report of a connection that the other rank has closed.
+_GONE = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed"),
+    *("remote process exited", "failed to recv, got 0 bytes"),
+)
+
+
+def _without_mpi(rank: Rank) -> bool:
+    return rank.code == 0 and rank.joined is None and not rank.library
+
+
+def _lost_another(rank: Rank) -> bool:
+    return any(word in rank.why for word in _GONE)
+
+
 _LIBRARY = ("mapped", "loading", "linked")  # events about the libmpi of a process
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
+_DAMAGE = ("SIGABRT", "SIGBUS", "SIGSEGV")  # as of memory behind a buffer
+_COMMUNICATES = r"\.I?([aA]ll|[bB]cast|[gG]ather|[rR]educe|[rR]ecv|[sS]catter|[sS]end)\w*\("
 _MEANINGS = {
     "SIGSEGV": "it touched memory that is not its own",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",

@@ -213,6 +213,7 @@ class StallDetector:
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
         loads = {host: self._load(host, look.moves.load) for host, look in self._looks.items()}
+        forked = {rank.rank: rank.forked for rank in known.ranks.values() if rank.forked}
         many = Counter(state.host for state in ranks)
         standings = [
             Standing(
@@ -226,7 +227,7 @@ class StallDetector:
         ]
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
-        return judge(standings, ended, loads, after, self._fault, known.expected or 0)
+        return judge(standings, ended, loads, after, self._fault, known.expected or 0, forked)
 
     def _load(self, host: str, load: HostLoad) -> HostLoad:
         """Returns the load of a host with those links only that the run takes."""

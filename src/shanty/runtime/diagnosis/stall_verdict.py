@@ -53,6 +53,15 @@ _FIXES = {
 }
 _BETWEEN_HOSTS = "check whether the hosts still reach each other: shanty net"
 _SLOW = "find the slow link (`shanty net`), or give such a run a longer --stall-after"
+_RECEIVES = re.compile(r"MPI_(M?[Pp]robe|I?m?[Rr]ecv)")
+_SENDS = re.compile(r"MPI_[BRS]?[Ss]end(?!recv)")
+_NOT_SENT = (
+    "compare source and tag of these receives with destination and tag of the sends: nobody sends "
+    "what they wait for"
+)
+_NOT_RECEIVED = (
+    "let some ranks receive before they send, or use Sendrecv: all of them send, and none receives"
+)
 _HERE = "find out where the ranks stand, and which of them should have sent data to the others"
 _KINDS = tuple(_FIXES)
 _OF_THEMSELVES = ("stopped", "starved")  # independent of the network
@@ -155,11 +164,13 @@ def judge(
     after: float,
     fault: Optional[LinkFault] = None,
     size: int = 0,
+    forked: Optional[Mapping[int, str]] = None,
 ) -> Optional[Stall]:
     """Returns the stall of one world after `after` seconds; None while there is none.
 
     `ended` are the ranks that have ended, with their hosts; `loads` are the loads of the hosts;
-    `fault` is what does not pass between the hosts, `size` that of the world.
+    `fault` is what does not pass between the hosts, `size` that of the world. `forked` has
+    the ranks that have forked a process after MPI_Init, with the line.
     """
     ranks = sorted(ranks, key=lambda r: r.rank)
     waiting = [r for r in ranks if r.call and r.waits >= after]
@@ -180,6 +191,11 @@ def judge(
     for (call, place), group in by_size[1:]:
         at = f" at {place}" if place and place != call else ""
         stragglers["other call", f"in {call}{at}"] = group
+    joining = waiting[0].call.startswith("MPI_Init") or (
+        waiting[0].meeting is not None and waiting[0].meeting.size > len(ranks)
+    )
+    if ended and joining and not stragglers:
+        return None  # the run ends because of that
     if ended:
         gone = [Standing(RankState(host, "", rank)) for rank, host in ended.items()]
         stragglers["ended", "gone: it has ended"] = gone
@@ -192,6 +208,8 @@ def judge(
             what = f"no progress for {after:g} s: {apart[0]}"
             return Stall(what, apart[1], (), all_of_them, None)
     if not stragglers:
+        if forked and fault is None and waiting[0].call.startswith("MPI_"):
+            return _forked(forked, waiting, after)
         if fault is not None:
             waits = f"all ranks wait in {waiting[0].call}"
             return _cut_off(fault, waits, [r.rank for r in waiting], after)
@@ -237,6 +255,21 @@ def _held_up(
         return None
     moves = f"data still moves, at only {rate / 1024:.0f} KiB/s ({host})"
     return Stall(f"no progress for {after:g} s: {said}; {moves}", _SLOW, (), tuple(order), host)
+
+
+def _forked(forked: Mapping[int, str], waiting: Sequence[Standing], after: float) -> Stall:
+    """Returns the stall of ranks of which one has a forked child that may have called MPI."""
+    rank, place = min(forked.items())
+    return Stall(
+        f"no progress for {after:g} s: all ranks wait in {waiting[0].call}; rank {rank} has forked "
+        f"a process after MPI_Init{f' ({place})' if place else ''}, and what such a process sends "
+        "or receives by MPI is missing in its parent",
+        "call MPI in the rank itself only, or start processes before MPI_Init or by "
+        "multiprocessing.get_context('spawn')",
+        (),
+        tuple(r.rank for r in waiting),
+        None,
+    )
 
 
 def _halted(
@@ -312,6 +345,15 @@ def _said(group: Sequence[Standing], text: str) -> str:
     return f"{named([r.rank for r in group])}{on} {'is' if len(group) == 1 else 'are'} {text}"
 
 
+def _fix_of(call: str, several: bool) -> str:
+    """Returns what to do where all ranks wait in a call."""
+    if _RECEIVES.match(call):
+        return _NOT_SENT
+    if _SENDS.match(call):
+        return _NOT_RECEIVED
+    return _BETWEEN_HOSTS if several else _HERE
+
+
 def _judge_links(
     waiting: Sequence[Standing],
     loads: Mapping[str, HostLoad],
@@ -339,7 +381,7 @@ def _judge_links(
     where = f"{meeting.awaits} at {meeting.address}" if meeting and meeting.address else ""
     return Stall(
         f"no progress for {after:g} s: all ranks wait in {waiting[0].call}{where}{why}",
-        _BETWEEN_HOSTS if several else _HERE,
+        _fix_of(waiting[0].call, several),
         tuple(r.rank for r in waiting if r.host == host),
         tuple(r.rank for r in waiting),
         host or None,

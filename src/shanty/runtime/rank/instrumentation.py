@@ -57,7 +57,7 @@ class RankProcess:
         self.claimed = False
         self.has_joined = False
         self.mpi_user = ""  # the package that imported mpi4py.MPI
-        self.failing = False
+        self.failing = self.has_forked = False
         # For what a failing rank has to open, where the script has used up all descriptors.
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)]
 
@@ -202,6 +202,8 @@ class RankProcess:
                     file.write(str(os.getpid()))
             except OSError:  # a full disk; a child that starts MPI counts as the rank then
                 pass
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_parent=self._forked)
         hook_children()  # children that start MPI would take themselves for this rank
         self.tell(
             "joined",
@@ -213,6 +215,12 @@ class RankProcess:
             library=mpi.Get_library_version().strip().split("\n")[0],
             path=self.library_path(),
         )
+
+    def _forked(self) -> None:
+        """Reports the first child that was forked with MPI in it: if it calls MPI, ranks mix up."""
+        if not self.has_forked and self.in_mpi:
+            self.has_forked = True
+            self.tell("forked", place=load_part("rank/post_mortem").place(sys._getframe(1)))
 
     @property
     def in_mpi(self) -> bool:

@@ -10,6 +10,10 @@ import errno
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 # Modules whose distribution has another name.
 _DISTRIBUTIONS = {
     "cv2": "opencv-python-headless", "PIL": "pillow", "sklearn": "scikit-learn",
@@ -27,6 +31,8 @@ _IN_A_GRAPH = (
 )
 _LARGE = 2**31 - 1  # bytes, and so elements of any size
 _COLLECTIVE = "HorovodInternalError: "
+_LONGEST_LINE = 60  # letters of the line that crashed
+_NOT_THE_USERS = ("-packages/", "/lib/python", "/shanty/runtime/", "<", ".pyx")
 _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
 
@@ -62,11 +68,31 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def place(frame: FrameType | None) -> str:
+    """Return the innermost line of the user's own on the stack: "train.py:7"; "" without one."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not any(part in path for part in _NOT_THE_USERS):
+            return f"{os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def spawned(error: BaseException) -> bool:
+    """Return True for an error of MPI_Comm_spawn, as mpi4py raises it."""
+    trace, name = error.__traceback__, ""
+    while trace is not None:
+        name, trace = trace.tb_frame.f_code.co_name, trace.tb_next
+    return name.rpartition(".")[2] in ("Spawn", "Spawn_multiple")
+
+
 def advice(error: BaseException) -> str:
     """Return what to do about an exception that ended a script; "" if that is unknown."""
     fix = _of_variables(error) or _of_folder(error) or _of_large_messages(error)
     if fix:
         return fix
+    if "MPI_ERR_TRUNCATE" in str(error):
+        return str(sys.modules["_shanty_instrumentation"].reports.TRUNCATED)
     module = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and "module '" in str(error):
         module = str(error).split("module '")[1].partition("'")[0]
@@ -207,7 +233,14 @@ def crash(path: str) -> tuple[str, str]:
     if not frames:
         return text, ""
     file_name, line, function = (own or frames)[0]
-    return text, f"in {function} ({os.path.basename(file_name)}:{line})"
+    source = ""
+    try:
+        with open(file_name, errors="replace") as file:
+            source = file.read().splitlines()[int(line) - 1].strip()[:_LONGEST_LINE]
+    except (OSError, IndexError):
+        pass
+    where = f"in {function} ({os.path.basename(file_name)}:{line})"
+    return text, f"{where}: {source}" if source else where
 
 
 def refusal(program: str, error: OSError) -> tuple[str, str]:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 FIFO = "SHANTY_REPORTS"  # the environment variable that names the FIFO
 UNWRITABLE = "its output cannot be kept"  # begins the why of a rank that a full disk ended
 UNSPAWNED = "MPI started no workers"  # begins the why of a pool that it refused them
+# What to do where a message is longer than its receiver expects.
+TRUNCATED = (
+    "let all ranks pass equal counts and types to the call, and make the same collective calls in "
+    "the same order"
+)
 _PATIENCE = 10.0  # seconds that a full FIFO is waited for
 
 

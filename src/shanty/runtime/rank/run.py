@@ -112,6 +112,12 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
         raise
 
 
+def finish(process: Any) -> None:
+    """Report that the script has come to its end, before Python ends and closes connections."""
+    if process is not None and process.size > 1 and not _is_child(process):
+        process.tell("finished", at=time.monotonic())
+
+
 def _run(words: list[str]) -> None:
     import importlib.machinery
 
@@ -135,19 +141,22 @@ def _run(words: list[str]) -> None:
         module.prefer_own(os.environ.get("SHANTY_PACKAGE", ""))
     sys.argv = [kind or rest[0], *rest[1:]]
     work = _work(kind, rest[0])
-    fix = ""
+    fix = place = ""
     debug = os.environ.get("SHANTY_DEBUG_RANK", "")
     try:
         if process is not None and debug == os.environ.get("RANK"):
             _debugged(work, os.environ["SHANTY_DEBUG_TTY"])
         else:
             work()
+        finish(process)
         return
     except SystemExit as error:
         if _is_child(process):
             raise
         code, why = module.exit_status(error.code)
         hidden = isinstance(error.code, int) and code != error.code & 0xFF  # 0 to the system
+        if code == 0:
+            finish(process)
         if process is None or not (process.in_mpi or hidden):
             if process is not None and isinstance(error.code, str):
                 process.tell("failed", code=code, why=why, at=time.monotonic())
@@ -171,6 +180,14 @@ def _run(words: list[str]) -> None:
             sys.excepthook(type(error), error, error.__traceback__)
         if process is not None and "\n" in why:  # perhaps a framework's text around the cause
             why = module.load_part("rank/post_mortem").reason(error)
+        if process is not None and error.__traceback__ is not None:
+            trace = error.__traceback__
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            place = module.load_part("rank/post_mortem").place(trace.tb_frame)
+        of_mpi = process is not None and type(error).__module__ == "mpi4py.MPI"
+        if of_mpi and module.load_part("rank/post_mortem").spawned(error):
+            why = f"{module.reports.UNSPAWNED}: {why}"
         if process is not None and isinstance(error, _ADVISED):
             try:
                 post_mortem = module.load_part("rank/post_mortem")
@@ -180,7 +197,7 @@ def _run(words: list[str]) -> None:
     if process is not None and process.in_mpi:
         process.die(code, why, fix)
     if process is not None and not _is_child(process):
-        process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
+        process.tell("failed", code=code, why=why, fix=fix, at=time.monotonic(), place=place)
     sys.exit(code)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plans import world_of
-from shanty.runtime.diagnosis.mpi_abort import abort, caller
+from shanty.runtime.diagnosis.mpi_abort import abort, caller, with_error
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.frames import STDERR, FrameWriter
 from shanty.runtime.messages import Report
@@ -107,3 +107,29 @@ def test_what_is_not_an_abort(tmp_path: Path) -> None:
     for rank in (0, 1):
         worlds["0"].report(Report({"event": "finalized", "rank": rank}), 1.0)
     assert abort(run, worlds, None) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            ["Abort(609) on node 0 (rank 0 in comm 0): Fatal error in internal_Allreduce_c: "
+             "Message truncated, error stack:"],
+            "MPI_Allreduce failed: Message truncated",
+        ),
+        (
+            ["Abort(1) on node 1 (rank 1 in comm 0): Fatal error in PMPI_Recv: Unknown, error "
+             "stack:"],
+            "MPI_Recv failed: Unknown",
+        ),
+        (
+            ["*** An error occurred in MPI_Bcast", "*** MPI_ERR_TRUNCATE: message truncated"],
+            "MPI_Bcast failed: MPI_ERR_TRUNCATE: message truncated",
+        ),
+        (["something else"], ""),
+    ],
+)  # fmt: skip
+def test_an_error_of_mpi_that_has_ended_its_rank(lines: list[str], why: str) -> None:
+    failure = with_error(Failure("rank 0 ended", lines=tuple(lines)))
+    assert failure.why == why
+    assert bool(failure.fix) == ("truncated" in why)

@@ -265,6 +265,8 @@ def test_a_rank_that_ended_well_before_it_reached_mpi_init() -> None:
     failure = blamed(world, 2.0 + judge.UNREACHED + 0.1)
     assert failure.what == "rank 1 on h ended with exit code 0 before it reached MPI_Init"
     assert (failure.why, failure.rank) == ("rank 0 waits in MPI_Init for it", 1)
+    end(world, 0, -15, 2.1)  # Open MPI may notice it first
+    assert blamed(world, 2.5) == failure
 
 
 def meeting(world: MpiWorld, rank: int, **more: object) -> None:
@@ -325,3 +327,26 @@ def test_a_rank_that_failed_before_its_launcher_ended() -> None:
     end(world, 1, 3, 5.0)
     world.report(Report({"event": "orphaned", "rank": 0, "launcher": "prted (pid 7)"}), 9.0)
     assert blamed(world, 9.1).rank == 1
+
+
+def test_a_rank_that_others_still_talk_to_when_its_script_ends() -> None:
+    """A rank whose connection breaks is not to blame, nor what crashes at its end of it."""
+    for crash in (False, True):
+        world = started()
+        world.report(Report({"event": "finished", "rank": 1, "at": 4.0}), 4.0)
+        if crash:
+            end(world, 1, -6, 4.1)
+        failed = {"event": "failed", "rank": 0, "at": 4.2, "code": 1, "place": "x.py:4"}
+        world.report(Report({**failed, "why": "RuntimeError: Connection closed by peer"}), 4.2)
+        failure = blamed(world, 5.0)
+        assert failure.rank == 1
+        assert failure.what.endswith("while rank 0 still communicated with it")
+        assert failure.why == "rank 0 at x.py:4: RuntimeError: Connection closed by peer"
+
+
+def test_a_crash_in_a_call_of_mpi_with_other_counts() -> None:
+    world = united()
+    where = "in <module> (x.py:5): c.Allreduce(a, b)"
+    world.report(Report({"event": "crashed", "rank": 0, "where": where}), 5.0)
+    end(world, 0, -6, 5.0)
+    assert "equal counts and types" in blamed(world, 6.0).fix

@@ -1,0 +1,163 @@
+"""Mistakes in scripts that make ranks hang, or fail because of another rank, and what a run says.
+
+`tests/mpi/test_script_faults.py` runs each on two ranks; docs/faults.md lists them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_INIT = "torch.distributed.init_process_group"
+_MPI = "import numpy as np\nfrom mpi4py import MPI\nc = MPI.COMM_WORLD\n"
+_TORCH = "import torch, torch.distributed as dist\ndist.init_process_group('gloo'{})\n"
+_FIRST = "import os, time\nfirst = os.environ['RANK'] == '0'\n"
+_LOAD = _FIRST + "def load():\n    time.sleep(9999)\nif not first: load()\n"
+_LATE = r"rank 1 on \S+ is idle in load \(script\.py:4\), rank 0 waits in {}"
+_EARLY = r"rank 1 on \S+ ended with exit code 0 before it reached {}"
+_COUNTS = "let all ranks pass equal counts and types to the call"
+
+
+@dataclass(frozen=True)
+class ScriptFault:
+    """One row. `says` is a pattern that the run prints, `told` how the page has it."""
+
+    title: str
+    script: str
+    says: str
+    told: str
+    stalls: bool = True  # or it fails
+    mpi: str = ""  # the only one with which it happens; any where empty
+    tensorflow: bool = False  # it needs the environment with TensorFlow and JAX
+
+
+SCRIPTS = [
+    ScriptFault(
+        "a rank loads, while the others wait in torch's `init_process_group`",
+        _LOAD + _TORCH.format(""),
+        _LATE.format(f"{_INIT} for 2 ranks"),
+        f"rank 1 on host is idle in load (script.py:3), rank 0 waits in {_INIT} for 2 ranks",
+    ),
+    ScriptFault(
+        "the same with JAX",
+        _LOAD + "import jax\njax.distributed.initialize()\n",
+        _LATE.format("jax.distributed.initialize for 2 ranks"),
+        "…, rank 0 waits in jax.distributed.initialize for 2 ranks",
+        tensorflow=True,
+    ),
+    ScriptFault(
+        "the same with TensorFlow's `MultiWorkerMirroredStrategy`",
+        _LOAD + "import tensorflow\ntensorflow.distribute.MultiWorkerMirroredStrategy()\n",
+        _LATE.format("the start of TensorFlow's cluster for 2 ranks"),
+        "…, rank 0 waits in the start of TensorFlow's cluster for 2 ranks",
+        tensorflow=True,
+    ),
+    ScriptFault(
+        "the same with MPI_Init",
+        _LOAD + "import mpi4py.MPI\n",
+        _LATE.format("MPI_Init"),
+        "…, rank 0 waits in MPI_Init",
+    ),
+    ScriptFault(
+        "`world_size=4` is written into a script that two ranks run",
+        "import os\n" + _TORCH.format(", rank=int(os.environ['RANK']), world_size=4"),
+        f"ranks 0, 1 wait in {_INIT} for 4 ranks, and this run has 2",
+        f"ranks 0, 1 wait in {_INIT} for 4 ranks, and this run has 2",
+    ),
+    ScriptFault(
+        "XGBoost's tracker waits for more workers than there are",
+        _MPI + "from xgboost import collective\nfrom xgboost.tracker import RabitTracker\n"
+        "tracker, words = None, None\nif c.rank == 0:\n"
+        "    tracker = RabitTracker(n_workers=4, host_ip='127.0.0.1', sortby='task')\n"
+        "    tracker.start()\n    words = tracker.worker_args()\nwords = c.bcast(words)\n"
+        "with collective.CommunicatorContext(dmlc_task_id=str(c.rank), **words): pass\n",
+        "wait in xgboost.collective.init for 4 ranks, and this run has 2",
+        "ranks 0, 1 wait in xgboost.collective.init for 4 ranks, and this run has 2",
+    ),
+    ScriptFault(
+        "`MASTER_ADDR` of another cluster is written into the script",
+        "import os\nos.environ['MASTER_ADDR'] = '10.255.255.1'\n" + _TORCH.format(""),
+        rf"ranks 0, 1 wait in {_INIT} at 10\.255\.255\.1:\d+, which comes from MASTER_ADDR in "
+        r"script\.py:2; shanty had set 127\.0\.0\.1:\d+",
+        f"ranks 0, 1 wait in {_INIT} at 10.255.255.1:29500, which comes from MASTER_ADDR in "
+        "script.py:2; shanty had set 127.0.0.1:29500",
+    ),
+    ScriptFault(
+        "`rank=0` is written into the script",
+        _TORCH.format(", rank=0, world_size=2"),
+        f"ranks 0, 1 both claim to be rank 0 in {_INIT}",
+        f"ranks 0, 1 both claim to be rank 0 in {_INIT}",
+        stalls=False,
+    ),
+    ScriptFault(
+        "a rank ends well before it starts MPI",
+        _FIRST + "if first:\n    import mpi4py.MPI\n",
+        _EARLY.format("MPI_Init"),
+        "rank 1 on host ended with exit code 0 before it reached MPI_Init",
+        stalls=False,
+    ),
+    ScriptFault(
+        "a rank ends well before it joins torch's group",
+        _FIRST + "if not first: raise SystemExit\n" + _TORCH.format(""),
+        _EARLY.format(_INIT),
+        f"rank 1 on host ended with exit code 0 before it reached {_INIT}",
+        stalls=False,
+    ),
+    ScriptFault(
+        "one batch fewer on a rank, over Gloo",
+        _TORCH.format("") + "for _ in range(5 - dist.get_rank()): dist.all_reduce(torch.ones(1))\n",
+        r"rank 1 on \S+ came to the end of its script while rank 0 still communicated with it\n"
+        r"  why: rank 0 at script\.py:3: RuntimeError: ",
+        "rank 1 on host came to the end of its script while rank 0 still communicated with it",
+        stalls=False,
+    ),
+    ScriptFault(
+        "two collectives in another order, over Gloo",
+        _TORCH.format("") + "def one(): dist.all_reduce(torch.ones(1000))\n"
+        "def two(): dist.broadcast(torch.ones(10), 0)\n"
+        "for call in (one, two) if dist.get_rank() == 0 else (two, one): call()\n",
+        r"rank 1 on \S+ is in torch broadcast at two \(script\.py:4\), rank 0 waits in torch "
+        "all_reduce",
+        "rank 1 on host is in torch broadcast at two (script.py:4), rank 0 waits in torch "
+        "all_reduce",
+    ),
+    ScriptFault(
+        "tags of sends and receives do not match",
+        _MPI + "c.send('x', 1 - c.rank, tag=c.rank); c.recv(source=1 - c.rank, tag=c.rank)\n",
+        r"all ranks wait in MPI_\w+\n  fix: compare source and tag of these receives",
+        "all ranks wait in MPI_Mprobe; compare source and tag of these receives …",
+    ),
+    ScriptFault(
+        "all ranks send large messages before they receive",
+        _MPI + "c.Send(np.ones(1 << 20), 1 - c.rank)\n",
+        r"all ranks wait in MPI_Send\n  fix: let some ranks receive before they send",
+        "all ranks wait in MPI_Send; let some ranks receive before they send, or use Sendrecv …",
+    ),
+    ScriptFault(
+        "a process that was forked after MPI_Init calls MPI",
+        _MPI + "import multiprocessing\n"
+        "def work(): c.allreduce(1)\n"
+        "if c.rank == 1:\n"
+        "    child = multiprocessing.get_context('fork').Process(target=work)\n"
+        "    child.start(); child.join()\nelse: c.allreduce(1)\nc.barrier()\n",
+        r"all ranks wait in MPI_Barrier; rank 1 has forked a process after MPI_Init "
+        r"\(script\.py:8\)",
+        "all ranks wait in MPI_Barrier; rank 1 has forked a process after MPI_Init (script.py:8)",
+        mpi="openmpi5",
+    ),
+    ScriptFault(
+        "counts differ in a collective",
+        _MPI + "a = np.ones(1000 * (1 + c.rank)); c.Allreduce(a, np.zeros_like(a))\n",
+        rf"MPI_Allreduce failed: Message truncated\n  fix: {_COUNTS}",
+        f"rank 0 …: MPI_Allreduce failed: Message truncated; {_COUNTS} …",
+        stalls=False,
+        mpi="mpich",
+    ),
+    ScriptFault(
+        "MPI_Comm_spawn of more processes than there is room for",
+        _MPI + "import sys\nMPI.COMM_SELF.Spawn(sys.executable, args=['-c', ''], maxprocs=64)\n",
+        r"why: MPI started no workers: .*\n  fix: start the workers with the run",
+        "rank 0 …: MPI started no workers; start the workers with the run …",
+        stalls=False,
+        mpi="openmpi5",
+    ),
+]
