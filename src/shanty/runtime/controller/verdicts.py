@@ -81,6 +81,11 @@ class Outcome:
         self.failure = self.failure or failure
         self._code = self._code or LaunchError.exit_code
 
+    def folder_removed(self, failure: Failure) -> None:
+        """Note that the run's folder is gone, which explains other failures."""
+        if self.failure is not None and not self.stopped:
+            self.failure, self._code = failure, LaunchError.exit_code
+
     def stop(self) -> bool:
         """Note that the run is stopped; return False where it had failed or was stopped before."""
         self._called_off = True
