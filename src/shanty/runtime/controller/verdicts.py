@@ -233,7 +233,8 @@ class Outcome:
         from shanty.runtime.diagnosis.user_settings import with_settings
 
         asked = (read_json(self._run.job) or {}).get("env", {})
-        return with_settings(failure, self._plan, asked, os.environ)
+        there = self.settings.get(failure.host or "", {}) if self._plan.scripted else {}
+        return with_settings(failure, self._plan, asked, os.environ, there)
 
     def _with_launcher_lines(self, failure: Failure) -> Failure:
         if self._plan.workers:  # on this machine, the user has set them himself
