@@ -24,8 +24,8 @@ def with_settings(
     """Add to a failure in MPI_Init the user's settings of the run's MPI.
 
     `asked` are the variables of the job, `environ` those of the lead host, and `there` those that
-    the host of the rank to blame had before the run. Settings of the system's administrator apply to
-    every run, so they are left out.
+    the host of the rank to blame had before the run. Settings of the system's administrator apply
+    to every run, so they are left out.
     """
     ours = _pairs(plan.to_json()) - set(asked.items())
     own = FLAVOURS[plan.lead.mpi["flavour"]].setting_prefixes
