@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import TYPE_CHECKING
+from shanty import _interrupt
+from shanty.cli import app as cli
+from shanty.cli.app import app, main
 
-from shanty.cli.app import app, main, program
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import NoReturn
+
     import click
 
 __all__ = ["VERBS", "app", "main", "program"]
@@ -42,6 +45,12 @@ VERBS = {
     "flyte": "Run Flyte's workflows, their MPI tasks on ranks.",
     "completion": "Print what a shell needs to complete shanty's words.",
 }
+
+
+def program() -> NoReturn:
+    """Run the command line, then end the process."""
+    _interrupt.restore()
+    cli.program()
 
 
 def _command(verb: str) -> click.Command:

@@ -234,6 +234,32 @@ def nowhere(world: World) -> Iterator[None]:
 
 
 @fault(
+    "on one host a login file sets PYTHONHASHSEED=abc, with which no Python starts",
+    r"PYTHONHASHSEED=abc was set on lab2 before the run, as by a login file",
+    before=True,
+    script=("1", "0.05", "0.5"),
+    told="Fatal Python error: … PYTHONHASHSEED=abc was set on lab2 before the run, as by a login "
+    "file",
+)
+def hash_seed(world: World) -> Iterator[None]:
+    with world.file(world.lab.home("lab2") / ".bashrc", "export PYTHONHASHSEED=abc\n"):
+        yield
+
+
+@fault(
+    "a login file names a component of Open MPI 4.1 that does not exist",
+    r"OMPI_MCA_osc=nothing \(set on lab\d, as by a login file\)",
+    before=True,
+    script=("1", "0.05", "0.5"),
+    only=("openmpi4",),
+    told="these settings are not shanty's: OMPI_MCA_osc=nothing (set on lab1, as by a login file)",
+)
+def no_component(world: World) -> Iterator[None]:
+    with _login(world, "OMPI_MCA_osc=nothing"):
+        yield
+
+
+@fault(
     "a login file sets an MPI's parameter that nothing can start with",
     r"set before the run, as by a login file: \S+ on lab1, lab2, lab3",
     before=True,

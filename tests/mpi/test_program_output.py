@@ -61,9 +61,10 @@ def test_data_arrives_byte_for_byte(shanty, option):
     data = b"\rtext\r\n\x04\x03\x1a" + source.randbytes(3_000_000) + b"\rend"
     (shanty.folder / "data").write_bytes(data)
     shell = f"exec python -I {shanty.script(DATA)}"
-    process = shanty.start("run", "-q", *option, "-n", 1, "bash", "-c", shell)
+    words = ["run", "-q", *option, "-n", 1, "bash", "-c", shell]
+    process = shanty.start(*words, env={"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1"})
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out == data) == (0, True), err
+    assert (process.returncode, out == data, err) == (0, True, b"")  # nor a ResourceWarning
     done = shanty("run", "-q", "--no-tty", "-n", 1, "sh", "-c", "test -t 1 || echo pipe")
     assert done.stdout == "pipe\n"
 

@@ -255,6 +255,10 @@ def program() -> NoReturn:
         main()
     except SystemExit as leave:
         code = leave.code
+    except KeyboardInterrupt:  # while it was leaving
+        code = 128 + signal.SIGINT
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     status = code if isinstance(code, int) else int(code is not None)
     try:
         sys.stdout.flush()

@@ -24,7 +24,7 @@ def environment(
     values: dict[str, str] = {}
     for file in files:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise NotFoundError(f"cannot read the env file {file}", str(error)) from error
         for number, line in enumerate(text.splitlines(), 1):

@@ -105,7 +105,7 @@ def choice(key: str, word: Any, where: str) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read the tables of a TOML file; empty when it is absent, UsageError when it is damaged."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except PermissionError as error:

@@ -31,6 +31,10 @@ class RunFolder:
                 return False
         return bool(self._written)
 
+    def watch_from_the_start(self) -> None:
+        """Count the folder as lost also where it was removed before this object was made."""
+        self._written = [self._run.plan, self._run.job]
+
     def failure(self) -> Optional[Failure]:
         """Returns why the run has to end without its folder, and makes another for its status."""
         if not self.is_lost:

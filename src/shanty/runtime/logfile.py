@@ -72,7 +72,9 @@ def last_lines(path: str, count: int, reach: int = TAIL) -> List[str]:
         if record.whole:
             target.append(b"")
     for stream in (STDERR, STDOUT):
-        shown = (last_state(line).strip(b"\r").decode("utf-8", "replace") for line in lines[stream])
+        shown = (
+            last_state(line).strip(b"\r\0").decode("utf-8", "replace") for line in lines[stream]
+        )
         kept = [line for line in shown if line.strip()]
         if kept:
             return kept[-count:]

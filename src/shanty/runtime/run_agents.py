@@ -52,6 +52,13 @@ def start_agents(
     start_survivor([*words, str(run.path)], run.agent_log, cwd, environ, stdin)
 
 
+class _Survivor(subprocess.Popen):  # type: ignore[type-arg]
+    """A process that is meant to be still running when nobody refers to this any more."""
+
+    def __del__(self) -> None:
+        super().__del__(_warn=lambda *_, **__: None)  # type: ignore[call-arg]
+
+
 def start_survivor(
     words: Sequence[str],
     log: Path,
@@ -61,7 +68,7 @@ def start_survivor(
 ) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one and its session; its output goes to `log`."""
     with log.open("ab") as file:
-        return subprocess.Popen(
+        return _Survivor(
             [*_survivor_prefix(os.environ), *words],
             stdin=stdin,
             stdout=file,

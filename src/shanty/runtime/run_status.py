@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import replace
 from typing import Optional
 
 from shanty.runtime.errors import LostError, ShantyError
+from shanty.runtime.folder_watch import removed
 from shanty.runtime.rundir import RunDir, append_line, read_json, read_lines, write_json
 from shanty.runtime.spec import Failure, State, Status
 
 
 def conclude(run: RunDir, state: State, failure: Optional[Failure], code: int) -> Status:
-    """Write the last status of a run that has no controller to do it, unless there is one."""
+    """Write the last status of a run that has no controller to do it, unless there is one.
+
+    Where the run's folder was removed, that is the cause.
+    """
     status = read_status(run)
     if status.state.final:
         return status
+    if failure is not None and not (run.job.exists() or run.plan.exists()):
+        failure = removed(os.uname().nodename, str(run.path))
     status = replace(status, state=state, ended=time.time(), exit_code=code, failure=failure)
     with contextlib.suppress(OSError):
         write_json(run.status, status.to_json())

@@ -273,10 +273,10 @@ class Status:
         if self.lasted is not None:
             return self.lasted
         if self.ended is not None:
-            return max(0.0, self.ended - (self.started or self.created))
+            return max(0.0, self.ended - (self.started or self.created or self.ended))
         if self.born is not None and self.boot == platform.boot_id():
             return time.monotonic() - self.born
-        return max(0.0, time.time() - self.created)
+        return max(0.0, time.time() - self.created) if self.created else 0.0
 
     def to_json(self) -> Dict[str, Any]:
         """The status as plain JSON."""

@@ -28,7 +28,7 @@ def test_environment_variables() -> None:
 
 def test_env_files(tmp_path: Path) -> None:
     file = tmp_path / "env"
-    file.write_text("# words\n\nexport A=1\n B = two words \nC='a b'\nD=\"\"\nE='x\nUSER\nNONE\n")
+    file.write_text("\ufeff#\n\nexport A=1\n B = two words \nC='a b'\nD=\"\"\nE='x\nUSER\nNONE\n")
     assert jobs.environment(["A=9"], [file], {"USER": "ann"}) == {
         "A": "9",
         "B": "two words",

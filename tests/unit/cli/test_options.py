@@ -95,7 +95,7 @@ def test_an_image_file_is_where_its_path_was_written(tmp_path: Path) -> None:
 
 def test_the_settings_of_stalls(tmp_path: Path) -> None:
     file = tmp_path / settings.FILE
-    file.write_text("on_stall = 'stop'\nstall_after = 0\n")
+    file.write_text("\ufeffon_stall = 'stop'\nstall_after = 0\n")  # as editors on Windows do
     found = settings.load(tmp_path)
     assert (found.on_stall, found.stall_after) == ("stop", 0)
     file.write_text("on_stall = 'shrug'\n")

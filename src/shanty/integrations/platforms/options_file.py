@@ -92,7 +92,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise NotFoundError(f"options file {path} not found") from error
     except (OSError, UnicodeDecodeError) as error:

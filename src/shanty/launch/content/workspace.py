@@ -369,7 +369,7 @@ class _Rules:
                 from pathspec import GitIgnoreSpec  # few workspaces have such a file
 
                 try:
-                    lines = file.read_text(encoding="utf-8").splitlines()
+                    lines = file.read_text(encoding="utf-8-sig").splitlines()
                     self._patterns[inside] = GitIgnoreSpec.from_lines(lines)
                 except ValueError as error:
                     what = f"{file} cannot be read"

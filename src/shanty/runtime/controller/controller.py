@@ -79,6 +79,7 @@ class Controller:
         Returns True where another attempt follows; it has been planned then.
         """
         self.agent, self.silence = channel, FailureDetector(agent)
+        self.folder.watch_from_the_start()  # the plan has been read from it
         wake, woken = os.pipe()
         for end in (wake, woken):
             os.set_blocking(end, False)
@@ -136,6 +137,8 @@ class Controller:
         if self.outcome.forgive():
             self.event("note", text="a world failed, but the command ended well")
         self.outcome.conclude(self.worlds, self._links, self._store)
+        if not self.folder.was_lost and (removed := self.folder.failure()) is not None:
+            self.outcome.folder_removed(removed)
         again = hopeful and self.outcome.wants_another_attempt(folder_lost=self.folder.was_lost)
         if again and self._try_again():
             return True

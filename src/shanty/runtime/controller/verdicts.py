@@ -81,6 +81,11 @@ class Outcome:
         self.failure = self.failure or failure
         self._code = self._code or LaunchError.exit_code
 
+    def folder_removed(self, failure: Failure) -> None:
+        """Note that the run's folder is gone, which explains other failures."""
+        if self.failure is not None and not self.stopped:
+            self.failure, self._code = failure, LaunchError.exit_code
+
     def stop(self) -> bool:
         """Note that the run is stopped; return False where it had failed or was stopped before."""
         self._called_off = True
@@ -233,7 +238,8 @@ class Outcome:
         from shanty.runtime.diagnosis.user_settings import with_settings
 
         asked = (read_json(self._run.job) or {}).get("env", {})
-        return with_settings(failure, self._plan, asked, os.environ)
+        there = self.settings.get(failure.host or "", {}) if self._plan.scripted else {}
+        return with_settings(failure, self._plan, asked, os.environ, there)
 
     def _with_launcher_lines(self, failure: Failure) -> Failure:
         if self._plan.workers:  # on this machine, the user has set them himself

@@ -138,12 +138,11 @@ def explained(
     place = failure.why if failure.why.startswith("in ") else ""
     why, fix = failure.why, failure.fix
     if not why or place or why == _ABORTED:
-        found, fix = cause(failure.lines)
+        found, helps = cause(failure.lines)
         found = found or _of_open_mpi(launcher)
         if found:
             why = f"{found}, {place}" if place else found
-            fix = failure.fix or fix
-        fix = fix or _AFTER_SIGNAL.get(failure.signal or "", "")
+        fix = fix or helps or _AFTER_SIGNAL.get(failure.signal or "", "")
     if "MPI_ERR" in why:
         text = launchers_help(launcher)
         why += f"; the launcher says: {text}" if text and text not in why else ""

@@ -15,24 +15,34 @@ _PARAMETERS = "OMPI_MCA_"  # they may stand in files, too
 
 
 def with_settings(
-    failure: Failure, plan: Plan, asked: Mapping[str, str], environ: Mapping[str, str]
+    failure: Failure,
+    plan: Plan,
+    asked: Mapping[str, str],
+    environ: Mapping[str, str],
+    there: Mapping[str, str],
 ) -> Failure:
     """Add to a failure in MPI_Init the user's settings of the run's MPI.
 
-    `asked` are the variables of the job, `environ` those of the lead host. Settings of the system's
-    administrator apply to every run, so they are left out.
+    `asked` are the variables of the job, `environ` those of the lead host, and `there` those that
+    the host of the rank to blame had before the run. Settings of the system's administrator apply
+    to every run, so they are left out.
     """
     ours = _pairs(plan.to_json()) - set(asked.items())
     own = FLAVOURS[plan.lead.mpi["flavour"]].setting_prefixes
     every = {prefix for each in FLAVOURS.values() for prefix in each.setting_prefixes}
     others = tuple(every.difference(own))
     found = []
-    for name, value, place in sorted(settings({**environ, **asked}), key=lambda each: each[2]):
+    for name, value, place in sorted(
+        settings({**environ, **there, **asked}), key=lambda each: each[2]
+    ):
         if place.startswith("/etc/") or (not place and (name, value) in ours):
             continue
         known = _PARAMETERS in own if place else not name.startswith(others)
         if known and f"{name}={value}" not in failure.why:
-            found.append(f"{name}={value}" + (f" (in {place})" if place else ""))
+            before = there.get(name) == value and name not in asked
+            origin = f"set on {failure.host}, as by a login file" if before else ""
+            origin = f"in {place}" if place else origin
+            found.append(f"{name}={value}" + (f" ({origin})" if origin else ""))
     if not found:
         return failure
     named = ", ".join(found[:_MOST]) + (", …" if len(found) > _MOST else "")

@@ -116,7 +116,7 @@ class Wanted(ProcessLine):
         }
         for path in dict.fromkeys((os.path.join(self.environ.get("HOME", ""), name), name)):
             text = self.read(path)
-            for number, line in enumerate((text or "").splitlines(), 1):
+            for number, line in enumerate((text or "").lstrip("\ufeff").splitlines(), 1):
                 if not line.strip() or line.lstrip().startswith("#"):
                     continue
                 key, equals, value = line.strip().removeprefix("export ").partition("=")

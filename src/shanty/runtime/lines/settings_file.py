@@ -32,7 +32,7 @@ def read_settings(text: str, name: str) -> Dict[str, Value]:
     """
     found: Dict[str, Value] = {}
     section, inner = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1):
         if not line.split("#")[0].strip() or line.rstrip() in ("---", "..."):
             continue
         entry = _ENTRY.match(line.rstrip())

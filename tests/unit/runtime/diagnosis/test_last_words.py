@@ -87,6 +87,8 @@ def test_a_known_cause_stays_and_gets_a_fix() -> None:
     )
     assert of("it called MPI_Abort").why == "it called MPI_Abort"
     assert "ulimit -f" in of(signal="SIGXFSZ").fix
+    known = Failure("rank 1: cannot run x", "", "write ./x", 1, "lab2")  # all that there is to say
+    assert explained(known, (), {}, {}, "") == known
 
 
 def test_what_the_launcher_says_of_an_error_of_mpi() -> None:
