@@ -121,6 +121,8 @@ class Session:
             self._say("alone", alone.what + _reasons(alone), **asdict(alone))
         if status.not_finite and not before.not_finite:
             self._say("not-finite", status.not_finite, text=status.not_finite)
+        if status.network not in ("", before.network):
+            self._say("network", status.network, text=status.network)
         if status.state.final or status.stalled not in (None, before.stalled):
             self._show_stalls()
 

@@ -60,6 +60,7 @@ class StallDetector:
         self._checks = 0
         self._checked: Optional[float] = None  # when the last one of this watch was over
         self._fault: Optional[LinkFault] = None  # that it found
+        self.network: Optional[LinkFault] = None  # by what the hosts' kernels count
         self._probes: List[Tuple[float, Mapping[str, int]]] = []  # when over, bytes by host
         self._not_before = self._between = 0.0  # when to ask again for stacks that proved no stall
         self._looks: Dict[str, Look] = {}  # by host, the newest
@@ -217,7 +218,7 @@ class StallDetector:
         ]
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
-        return judge(standings, ended, loads, after, self._fault, probed)
+        return judge(standings, ended, loads, after, self.network or self._fault, probed)
 
     def _probed(self, host: str, look: Look) -> int:
         """Returns how many bytes of a look our own checks have moved."""
