@@ -56,6 +56,18 @@ def read_only_home(world: World) -> Iterator[None]:
         yield
 
 
+@fault("its home does not exist", "home-readonly", "lab2", runs=True)
+def no_home(world: World) -> Iterator[None]:
+    keys = "AuthorizedKeysFile /srv/lab2/home/.ssh/authorized_keys"
+    gone = ("/srv/lab2/home:", "/nowhere/home:")
+    with (
+        world.text(world.own("lab2", "etc/passwd"), lambda text: text.replace(*gone, 1)),
+        world.sshd("lab2", keys),
+    ):
+        yield
+        assert world.console("lab2", "ls -d /nowhere 2>/dev/null || echo none") == "none\n"
+
+
 @fault("the disk of its home is full", "disk-full", "lab2", runs=True)
 def full_disk(world: World) -> Iterator[None]:
     fill = "dd if=/dev/zero of=filler bs=64k 2>/dev/null || true"

@@ -46,6 +46,7 @@ class RunningFault:
     words: tuple[str, ...] = ()  # further options of `run`
     told: str = ""  # as the page has it, where that is not the pattern
     bound: float = 30  # seconds from the fault to the words about it
+    goes_on: bool = False  # the run says so and goes on
     silent: float = 0  # seconds for which all is well, and nothing is said, before the fault
     only: tuple[str, ...] = ()  # the MPIs that it is about; all where empty
     variables: Mapping[str, str] = field(default_factory=dict)  # one for each MPI
@@ -181,6 +182,59 @@ def full(world: World) -> Iterator[None]:
     undo = "rm /dev/shm/full; mount -o remount,size=50% /dev/shm"
     with world.console_pair("lab2", do, undo):
         yield
+
+
+@fault(
+    "a third of the packets to one worker is lost",
+    r"packets from lab\d to lab2 are lost: \d+% of its TCP segments were sent again, at \d+ KiB/s",
+    script=("100000", "0.05", "120"),
+    told="packets from lab1 to lab2 are lost: 24% of its TCP segments were sent again, at 96 KiB/s",
+    goes_on=True,
+)
+def lossy(world: World) -> Iterator[None]:
+    with world.firewall("lab2", "numgen random mod 100 < 30 drop"):
+        yield
+
+
+@fault(
+    "the MTU of one worker becomes smaller",
+    r"eth0 on lab2 has MTU 576, was 1500 when the run began; ",
+    script=("100000", "0.05", "120"),
+    told="eth0 on lab2 has MTU 576, was 1500 when the run began",
+    goes_on=True,
+)
+def smaller_mtu(world: World) -> Iterator[None]:
+    with world.console_pair("lab2", "ip link set eth0 mtu 576", "ip link set eth0 mtu 1500"):
+        yield
+
+
+@fault(
+    "the link of one worker falls back to 1 Mbit/s, with a queue of four packets",
+    r"(packets from lab2 to lab\d are lost|lab2 loses packets): \d+% of its TCP segments were sent "
+    r"again, at \d+ KiB/s",
+    script=("100000", "0.05", "120"),
+    told="packets from lab2 to lab3 are lost: 42% of its TCP segments were sent again, at "
+    "119 KiB/s",
+    bound=60,
+    goes_on=True,
+)
+def short_queue(world: World) -> Iterator[None]:
+    do = "tc qdisc add dev eth0 root tbf rate 1mbit burst 3kb limit 6kb"
+    with world.console_pair("lab2", do, "tc qdisc del dev eth0 root"):
+        yield
+
+
+@fault(
+    "the connections of a rank are ended from outside (`ss -K`)",
+    r"why: a connection of rank \d was ended from outside: .*Software caused connection abort",
+    script=("100000", "0.05", "120"),
+    told="a connection of rank 1 was ended from outside: … Software caused connection abort (103)",
+    only=("openmpi5", "openmpi4"),  # UCX (MPICH) crashes: SIGSEGV
+)
+def killed(world: World) -> Iterator[None]:
+    ports = "'sport > 1023 and dport > 1023'"
+    world.console("lab2", f"ss -K dst {world.address('lab3')} {ports} >/dev/null")
+    yield
 
 
 # ---------------------------------------------------------------------------- variables

@@ -135,7 +135,9 @@ def test_what_a_stopped_agent_left_is_named_and_removed(site: Site) -> None:
     run = f"{site.last.id}.2"
     assert run in left_in_work(site, "lab3")
     old = time.time() - 600  # by then every controller would have given it up
-    os.utime(site.lab.home("lab3") / ".shanty/work" / run / "heard", (old, old))
+    folder = site.lab.home("lab3") / ".shanty/work" / run
+    for path in (folder, folder / "heard"):
+        os.utime(path, (old, old))
     found = json.loads(site("doctor", "lab", "--json").stdout)["findings"]
     assert ("strays", "lab3") in [(one["code"], one["host"]) for one in found], found
     done = site("run", "--on", "lab", "-n", "3", "--ppn", "1", "hostname")

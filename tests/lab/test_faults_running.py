@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -75,6 +76,10 @@ def test_a_fault_of_a_run(site: Site, world: World, fault: RunningFault, on_mpi:
                 last = max(path.stat().st_mtime for path in logs)
                 wait_for(lambda: time.time() >= last + fault.silent, fault.silent + 1)
                 stack.enter_context(fault.plant(world))
+                if fault.goes_on:
+                    found = lambda: re.search(fault.says, site.status().get("network", ""))  # noqa: E731
+                    wait_for(found, fault.bound, "the network is not named")
+                    process.send_signal(signal.SIGINT)
                 wait_for(lambda: process.poll() is not None, fault.bound, "the run goes on")
             out, said = process.communicate(timeout=120)
         finally:

@@ -146,6 +146,19 @@ def test_the_first_failure(site: Site, flavour: str) -> None:
     assert Path(failure["log"]).is_file()
 
 
+def test_a_file_that_was_not_sent_is_named(site: Site) -> None:
+    site.write(".shantyignore", "*.csv\n")
+    site.write("rows.csv", "1\n")
+    site.write("reads.py", "from mpi4py import MPI\nopen('rows.csv')\n")
+    try:
+        done = site("run", "-q", "--on", "lab", "-n", "3", "--ppn", "1", "reads.py")
+    finally:
+        site.write(".shantyignore", "")
+    assert done.returncode == 1
+    assert "rows.csv exists here, but was not sent to the hosts: .shantyignore" in done.stderr
+    assert "--inputs" in done.stderr
+
+
 def test_the_first_failure_is_the_first_though_its_host_is_late_to_tell(
     site: Site, flavour: str
 ) -> None:

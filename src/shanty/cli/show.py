@@ -75,6 +75,7 @@ def show(run: str, as_json: bool) -> None:
         ("stalled", _stalled(status)),
         ("alone", status.alone.what if status.alone else ""),
         ("not finite", status.not_finite),
+        ("network", status.network),
         ("doing", status.activity),
         ("waits", status.reason if status.state is State.PENDING else ""),
         ("trouble", status.trouble),

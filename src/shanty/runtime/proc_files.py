@@ -27,6 +27,20 @@ def links(root: str = "") -> Dict[str, Counts]:
     return found
 
 
+def tcp(root: str = "") -> Tuple[int, int]:
+    """Returns the segments that this host's TCP has sent, and sent again."""
+    lines = [line.split() for line in read(f"{root}/proc/net/snmp").splitlines()]
+    rows = [words for words in lines if words[:1] == ["Tcp:"]]
+    values = dict(zip(*rows)) if len(rows) == 2 else {}
+    return int(values.get("OutSegs", 0)), int(values.get("RetransSegs", 0))
+
+
+def mtu(name: str, root: str = "") -> int:
+    """Returns the MTU of a link; 0 if it is not known."""
+    text = read(f"{root}/sys/class/net/{name}/mtu").strip()
+    return int(text) if text.isdigit() else 0
+
+
 def memory(root: str = "") -> Dict[str, int]:
     """Returns the values of /proc/meminfo, in bytes."""
     found = {}

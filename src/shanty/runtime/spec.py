@@ -232,9 +232,10 @@ class Status:
     is the time since which no rank has made progress, None while they do; `activity` is what the
     ranks do while they report nothing, as far as it can be seen from outside. `alone` is set where
     ranks each train by themselves. `not_finite` names the numbers logged by the script that have
-    become NaN or infinite, and the first rank. `attempt` counts from 1; `reason` is why there is
-    another one, or why the run has no hosts yet. `trouble` is a problem with the connection to a
-    run that goes on.
+    become NaN or infinite, and the first rank. `network` is the last trouble of the network between
+    the hosts that their kernels counted, with its fix. `attempt` counts from 1; `reason` is why
+    there is another one, or why the run has no hosts yet. `trouble` is a problem with
+    the connection to a run that goes on.
 
     A clock with the date may jump, so durations are measured by clocks that never do: `born` is
     the time since the submitting machine was `boot`ed, at `created`; `began` is that of the lead
@@ -255,6 +256,7 @@ class Status:
     reason: str = ""
     alone: Optional[Failure] = None
     not_finite: str = ""
+    network: str = ""
     activity: str = ""
     trouble: str = ""
     born: Optional[float] = None

@@ -7,14 +7,17 @@ import signal
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from shanty.client.context import note
 from shanty.client.terminal.display import Interrupts, Show, StatusLine
 from shanty.client.terminal.table import left_text, progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.registry import Targets
+from shanty.runtime import site
 from shanty.runtime.errors import ShantyError
+from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import Failure, State, Status
 
@@ -134,6 +137,8 @@ class Session:
             self._say("alone", alone.what + _reasons(alone), **asdict(alone))
         if status.not_finite and not before.not_finite:
             self._say("not-finite", status.not_finite, text=status.not_finite)
+        if status.network not in ("", before.network):
+            self._say("network", status.network, text=status.network)
         if status.state.final or status.stalled not in (None, before.stalled):
             self._show_stalls()
 
@@ -217,6 +222,18 @@ def _reasons(failure: Failure) -> str:
     return "".join(lines)
 
 
+def _with_unsent_file(run: RunDir, failure: Failure) -> Failure:
+    """Add that a file which the rank misses is here and was not sent, if that is so."""
+    job, plan = read_json(run.job) or {}, read_plan(run)
+    if failure.rank is None or plan is None or not site.exists(run.path) or not job.get("workdir"):
+        return failure
+    from shanty.launch.content.unsent import explained
+
+    there = list({node.workdir for node in plan.attempt.nodes})
+    found = explained(Path(job["workdir"]), failure.lines, there)
+    return failure if found is None else replace(failure, why=found[0], fix=found[1])
+
+
 def summarise(run: RunDir, status: Status, reported: Collection[str] = ()) -> None:
     """Say how a run ended and where its files are; what was `reported` is not repeated."""
     bold, red, green, off = (
@@ -230,7 +247,7 @@ def summarise(run: RunDir, status: Status, reported: Collection[str] = ()) -> No
     elif status.state is State.STOPPED:
         note(f"run {run.id} was stopped{took}")
     else:
-        failure = status.failure or Failure("it failed")
+        failure = _with_unsent_file(run, status.failure or Failure("it failed"))
         known = failure.what in reported
         what, reasons = ("see above", "") if known else (failure.what, _reasons(failure))
         note(f"{red}{bold}run {run.id} {status.state.value}{took}: {what}{off}{reasons}")

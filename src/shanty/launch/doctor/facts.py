@@ -11,7 +11,7 @@ from typing import Any
 from shanty.launch.content.content_store import tags_of
 from shanty.launch.finding import Finding, Level
 from shanty.launch.mpis import DEFAULT
-from shanty.launch.transport.connect import login_words
+from shanty.launch.transport.refusal import login_words
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.mpi.flavour import Footprint
 from shanty.runtime.mpi.flavours import FLAVOURS

@@ -14,8 +14,8 @@ from typing import Any
 
 from shanty.launch.finding import Finding, Level
 from shanty.launch.transport import connect
-from shanty.launch.transport.connect import Refusal, known_cause
 from shanty.launch.transport.openssh import resolved
+from shanty.launch.transport.refusal import LATE, Refusal, known_cause
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.rpc.reachability import look
@@ -76,8 +76,8 @@ def reached(
     )
     clients = [each for each in outcomes if isinstance(each, RpcClient)]
     refused = [each for each in outcomes if isinstance(each, Refusal)]
-    late = [each.host.name for each in refused if each.code == connect.LATE]
-    return clients, [each for each in refused if each.code != connect.LATE], late
+    late = [each.host.name for each in refused if each.code == LATE]
+    return clients, [each for each in refused if each.code != LATE], late
 
 
 def explain(refused: Sequence[Refusal], clients: Sequence[RpcClient] | None) -> list[Finding]:

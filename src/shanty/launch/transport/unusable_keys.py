@@ -24,7 +24,7 @@ _AGENT = 3.0  # seconds for the agent to list its keys
 
 
 class Cause(NamedTuple):
-    """Why the keys could not be used: parts of a `connect.Refusal`."""
+    """Why the keys could not be used: parts of a `refusal.Refusal`."""
 
     code: str
     what: str

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shanty.runtime.channel import Received
     from shanty.runtime.controller.worker_links import WorkerLinks
     from shanty.runtime.diagnosis.link_check import LinkCheck
+    from shanty.runtime.diagnosis.network_watch import NetworkWatch
     from shanty.runtime.diagnosis.store_check import StoreCheck
     from shanty.runtime.messages import Order
 
@@ -66,6 +67,7 @@ class Controller:
         self.workers: Optional[WorkerLinks] = None  # None for a run on this machine
         self.stalls = StallDetector(run, plan, self)
         self.activity = ActivityWatch(run, self)
+        self._network: Optional[NetworkWatch] = None
         self._links: Optional[LinkCheck] = None  # begun when a rank failed without a cause
         self._doubt = 0.0  # the time until which its result is waited for
         self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
@@ -199,8 +201,22 @@ class Controller:
             from shanty.runtime.node import resource_sampler
 
             resource_sampler.keep(self.run_dir, host, message)
+            self._watch_network(host, message)
         elif isinstance(message, messages.Flushed) and message.world in self.worlds:
             self.worlds[message.world].flushed(host)
+
+    def _watch_network(self, host: str, message: messages.Sample) -> None:
+        if self.workers is None:
+            return
+        if self._network is None:
+            from shanty.runtime.diagnosis.network_watch import NetworkWatch
+
+            self._network = NetworkWatch(self.plan.attempt.nodes)
+        changed = self._network.hear(host, message.sample)
+        self.stalls.network = fault = self._network.fault
+        if changed and fault is not None and not self.ending:
+            self.event("network", what=fault.what, host=fault.host)
+            self.status_file.update(network=f"{fault.what}; {fault.fix}")
 
     def _report(self, report: messages.Report) -> None:
         """Take a rank's report."""

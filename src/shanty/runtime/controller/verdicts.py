@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shanty.runtime.diagnosis.store_check import StoreCheck
 
 _EXPLAINED = (WorldError.exit_code, 128 + signal.SIGTERM)  # perhaps by the launcher's last words
+_ABORTED = "Software caused connection abort"  # ECONNABORTED, in the words of the C library
 _LAST_LINES = 30
 _LAUNCHER_LINES = 60  # a launcher explains at length
 
@@ -211,7 +212,19 @@ class Outcome:
             what = f"the launcher on host {host} was ended by {signal_name(number)}"
             return replace(failure, what=what, why="", host=host)
         found = self.with_lines(failure if links is None else links.explain(failure))
+        if self._plan.workers and not found.why:
+            found = self._with_aborted_connection(found)
         return self._with_settings(found) if world.failed_in_init(failure) else found
+
+    def _with_aborted_connection(self, failure: Failure) -> Failure:
+        """Add that a rank's own host ended a connection, which no rank does by itself."""
+        for rank, log in self._run.rank_logs().items():
+            for line in last_lines(str(log), _LAST_LINES):
+                if _ABORTED in line:
+                    why = f"a connection of rank {rank} was ended from outside: {line.strip()}"
+                    fix = "find out what ends connections between the hosts (ss -K, a firewall)"
+                    return replace(failure, why=why, fix=failure.fix or fix)
+        return failure
 
     def with_lines(self, failure: Failure) -> Failure:
         """Add the last lines of the rank to blame, if there is one."""

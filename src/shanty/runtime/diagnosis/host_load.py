@@ -20,7 +20,7 @@ def counters(own: Tuple[int, int]) -> Counters:
     `own` are the bytes that the ranks have sent and received.
     """
     links = {name: link for name, link in proc_files.links().items() if name != "lo"}
-    return links, _tcp(), own
+    return links, proc_files.tcp(), own
 
 
 def look(
@@ -59,15 +59,6 @@ def _carries(name: str) -> bool:
         flags: int = struct.unpack_from("H", answer, 16)[0]
         return flags & 0x41 == 0x41  # IFF_UP, IFF_RUNNING
     return False
-
-
-def _tcp() -> Tuple[int, int]:
-    """Segments sent, and sent again, by this host's TCP."""
-    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/net/snmp") as file:
-        lines = [line.split() for line in file if line.startswith("Tcp:")]
-        values = dict(zip(lines[0], lines[1]))
-        return int(values["OutSegs"]), int(values["RetransSegs"])
-    return 0, 0
 
 
 _LOCK = re.compile(r"(\d+): (-> )?\S+\s+\S+\s+\S+ (-?\d+) \S+:(\d+) ")

@@ -197,7 +197,7 @@ def _fault(kind: str, tried: Sequence[Tried], passed: set[Pair]) -> LinkFault:
             target,
         )
     failed = {(one.source, one.target) for one in tried}
-    host = _common(failed)
+    host = common(failed)
     if kind == "large-lost":
         ways = _some([f"from {a} to {b}" for a, b in sorted(failed)])
         return LinkFault(
@@ -219,8 +219,10 @@ def _fault(kind: str, tried: Sequence[Tried], passed: set[Pair]) -> LinkFault:
     return LinkFault(f"{who} do not reach each other ({how})", _FIREWALL, host or target)
 
 
-def _common(failed: set[Pair]) -> str:
+def common(failed: set[Pair]) -> str:
     """Returns the only host that several pairs have in common; "" if there is none."""
+    if not failed:
+        return ""
     hosts = set.intersection(*(set(pair) for pair in failed))
     others = {name for pair in failed for name in pair} - hosts
     return min(hosts) if len(hosts) == 1 and len(others) > 1 else ""

@@ -60,6 +60,7 @@ class StallDetector:
         self._checks = 0
         self._checked: Optional[float] = None  # when the last one of this watch was over
         self._fault: Optional[LinkFault] = None  # that it found
+        self.network: Optional[LinkFault] = None  # by what the hosts' kernels count
         self._not_before = self._between = 0.0  # when to ask again for stacks that proved no stall
         self._looks: Dict[str, Look] = {}  # by host, the newest
 
@@ -227,7 +228,8 @@ class StallDetector:
         ]
         if len(standings) + len(ended) < (known.expected or 0):
             return None  # a node agent has not yet said how its ranks are
-        return judge(standings, ended, loads, after, self._fault, known.expected or 0, forked)
+        fault = self.network or self._fault
+        return judge(standings, ended, loads, after, fault, known.expected or 0, forked)
 
     def _load(self, host: str, load: HostLoad) -> HostLoad:
         """Returns the load of a host with those links only that the run takes."""

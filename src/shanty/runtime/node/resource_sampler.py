@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from collections import Counter
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from shanty.runtime import cgroups, proc_files
+from shanty.runtime.diagnosis.network_watch import LEAST
 from shanty.runtime.messages import Sample
 from shanty.runtime.node.gpu_monitor import GpuMonitor
+from shanty.runtime.programs import output_of
 from shanty.runtime.rundir import RunDir, append_line
 
 TYPE_CHECKING = False
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 FIRST = 1.0  # seconds until the first sample
 EVERY = 5.0  # seconds between two, at first
 _STEADY = 360  # samples between two doublings of the interval
+_ASKING = 1.0  # seconds for ss
+_DOMINANT = 0.7  # the part of what was sent again that went to one address
 _PIPE = 60.0  # seconds for which the pipe of nvidia-smi has room in any case
 
 Links = Dict[str, proc_files.Counts]  # by name
@@ -38,6 +44,7 @@ class _Reading(NamedTuple):
     busy: float  # seconds of CPU time
     possible: float  # of which there were so many; since any time
     links: Links
+    tcp: Tuple[int, int]  # segments sent, and sent again
 
 
 class ResourceSampler:
@@ -50,6 +57,8 @@ class ResourceSampler:
         self._quota = quota if quota is not None and quota.cores < len(self._cores) else None
         self._own_links = _OwnLinks(root)
         self._last = self._read(now)
+        self._mtus = {name: proc_files.mtu(name, root) for name in self._last.links}
+        self._resent: Counter[str] = Counter()
         self._due, self._interval, self._count = now + FIRST, EVERY, 0
         self._drained = now
         self._over = False
@@ -82,12 +91,12 @@ class ResourceSampler:
 
     def _read(self, now: float) -> _Reading:
         links = self._own_links.among(proc_files.links(self._root))
+        tcp = proc_files.tcp(self._root)
         used = self._quota.used() if self._quota is not None else None
         if self._quota is not None and used is not None:
-            return _Reading(now, used, now * self._quota.cores, links)
-        return _Reading(
-            now, *parse_cpus(proc_files.read(f"{self._root}/proc/stat"), self._cores), links
-        )
+            return _Reading(now, used, now * self._quota.cores, links, tcp)
+        cpus = parse_cpus(proc_files.read(f"{self._root}/proc/stat"), self._cores)
+        return _Reading(now, *cpus, links, tcp)
 
     def _sample(self, before: _Reading, now: _Reading) -> Optional[JsonObject]:
         possible, seconds = now.possible - before.possible, now.at - before.at
@@ -106,7 +115,30 @@ class ResourceSampler:
             "receive": round(passed[0] / seconds),
             "send": round(passed[1] / seconds),
             "gpus": [*self._gpus.usage()],
+            "segments": now.tcp[0] - before.tcp[0],
+            "resent": now.tcp[1] - before.tcp[1],
+            **self._peer(now.tcp[1] - before.tcp[1]),
+            **self._changed_mtus(now.links),
         }
+
+    def _peer(self, again: int) -> Dict[str, Any]:
+        """Return "resent_to": the address to which most of so many segments were sent again."""
+        if again < LEAST:
+            return {}
+        counts: Counter[str] = Counter()
+        for address, info in resent(output_of(["ss", "-tinH"], _ASKING) or ""):
+            counts[address] += info
+        newer = counts - self._resent
+        self._resent = counts
+        (address, most), *_ = [*newer.most_common(1), ("", 0)]
+        return {"resent_to": address} if most > _DOMINANT * sum(newer.values()) else {}
+
+    def _changed_mtus(self, links: Links) -> Dict[str, Any]:
+        """Return "mtu": that at the start, and that of now, of each link where they differ."""
+        found = {name: [old, proc_files.mtu(name, self._root)] for name, old in self._mtus.items()
+                 if name in links}  # fmt: skip
+        changed = {name: both for name, both in found.items() if all(both) and both[0] != both[1]}
+        return {"mtu": changed} if changed else {}
 
     def _memory(self) -> Tuple[int, int]:
         """Return the bytes used, and the total: of the machine, or of a smaller limit."""
@@ -118,6 +150,17 @@ class ResourceSampler:
             if used is not None:
                 return used, bound.limit
         return total - machine.get("MemAvailable", machine.get("MemFree", 0)), total
+
+
+def resent(text: str) -> Iterator[Tuple[str, int]]:
+    """The peers of connections, and how many segments were sent again, from `ss -tinH`."""
+    peer = ""
+    for line in text.splitlines():
+        if not line[:1].isspace():
+            words = line.split()
+            peer = words[4].rpartition(":")[0].strip("[]") if len(words) > 4 else ""
+        elif found := re.search(r" retrans:\d+/(\d+)", line):
+            yield peer.removeprefix("::ffff:"), int(found[1])
 
 
 class _OwnLinks:

@@ -43,6 +43,10 @@ def meet(source: BinaryIO, version: str) -> None:
     )
     if not have:
         data = source.read(int(source.readline() or b"0"))
+        own = os.path.expanduser("~")
+        if not os.environ.get("SHANTY_HOME") and not os.path.isdir(own):
+            _say(sink, error=own + ": the home folder does not exist")
+            return
         try:
             _unpack(data, root)
         except OSError as error:

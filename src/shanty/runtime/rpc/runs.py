@@ -214,13 +214,13 @@ def heartbeat_age(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def crashed() -> List[str]:
-    """The runs of which something is left on this host though their agents are gone or frozen."""
+    """The runs of which something is left here for a minute, though no agent looks after them."""
     return sorted(path.name for path in _folders() if _is_crashed(RunDir(path)))
 
 
 def _is_crashed(run: RunDir) -> bool:
     with contextlib.suppress(FileNotFoundError):
-        return _is_orphaned(run)
+        return time.time() > run.path.stat().st_mtime + _YOUNG and _is_orphaned(run)
     return False
 
 

@@ -27,7 +27,7 @@ from shanty.launch.finding import refused as refused_run
 from shanty.launch.lock import exclusive_lock
 from shanty.launch.network.survey import addressed
 from shanty.launch.transport import reachability
-from shanty.launch.transport.connect import Refusal
+from shanty.launch.transport.refusal import Refusal
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import NotFoundError, PrepareError, StorageError, UsageError
 from shanty.runtime.rpc import repair as repair_module

@@ -13,8 +13,8 @@ import pytest
 from shanty.launch.doctor import reaching
 from shanty.launch.finding import CODES
 from shanty.launch.transport import connect, openssh
-from shanty.launch.transport.connect import Refusal, refusal
 from shanty.launch.transport.openssh import OpenSSH
+from shanty.launch.transport.refusal import TABLE, Refusal, refusal
 from shanty.launch.transport.rpc_client import NoAnswerError
 from shanty.runtime.rpc import reachability as host_reachability
 from shanty.runtime.rpc.reachability import look
@@ -95,7 +95,7 @@ def test_a_private_key_is_named_in_the_command() -> None:
 
 
 def test_every_code_of_a_refusal_is_a_code_of_the_doctor() -> None:
-    assert {row[0] for row in connect._TABLE} <= CODES.keys()
+    assert {row[0] for row in TABLE} <= CODES.keys()
     assert set(reaching._SEEN.values()) <= CODES.keys()
 
 

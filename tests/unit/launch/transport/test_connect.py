@@ -18,8 +18,9 @@ import pytest
 
 from shanty.launch.transport import openssh
 from shanty.launch.transport import rpc_client as client_module
-from shanty.launch.transport.connect import Refusal, attempt, connect, is_here
+from shanty.launch.transport.connect import attempt, connect, is_here
 from shanty.launch.transport.openssh import OpenSSH
+from shanty.launch.transport.refusal import Refusal
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime.errors import PrepareError, StorageError
 from shanty.runtime.site import Host

@@ -73,6 +73,8 @@ def test_a_machine(host: Host) -> None:
         "receive": 3000,
         "send": 500,
         "gpus": [],
+        "segments": 0,
+        "resent": 0,
     }
     host.at(125, 75, received=3000, sent=500 + 10 * 500)
     assert sampler.tick(FIRST + EVERY - 0.1) is None
@@ -96,7 +98,9 @@ def test_limits_of_a_group_are_the_whole(host: Host) -> None:
 
 def test_the_interval_doubles(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day has some thousand samples, and a month not many more."""
-    monkeypatch.setattr(ResourceSampler, "_read", lambda _self, now: _Reading(now, now, now, {}))
+    monkeypatch.setattr(
+        ResourceSampler, "_read", lambda _self, now: _Reading(now, now, now, {}, (0, 0))
+    )
     monkeypatch.setattr(ResourceSampler, "_memory", lambda _self: (1, 2))
 
     def samples(seconds: int) -> int:
