@@ -174,6 +174,12 @@ def test_in_steps_and_arrays(site: SlurmSite) -> None:
     done = site.typed(site.cluster.login, f"salloc -Q -N2 -n2 srun {shanty}")
     assert done.returncode == 2
     assert "srun started 2 tasks here" in done.stderr
+    # In the shell of a step with a terminal, only task 0 is there to type anything.
+    typed = f"srun -Q -N2 -n3 --pty bash -c '{shanty}; true'"
+    done = site.typed(site.cluster.login, f'script -qec "{typed}" /dev/null </dev/null')
+    assert [f"sum 3 rank {rank} task {rank}" in done.stdout for rank in range(3)] == [True] * 3
+    line = f"salloc -Q -O -N2 -n6 srun -N1 -n1 {shanty}"
+    assert site.typed(site.cluster.login, line).stdout.count("sum 6 ") == 6
     line = f"sbatch -Q -W --array=1-3 -n1 -o %a.out --wrap '{shanty}'; code=$?; cat ?.out"
     done = site.typed(site.cluster.login, f"{line}; exit $code")
     assert done.returncode == 0, done.stdout

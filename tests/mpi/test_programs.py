@@ -86,6 +86,17 @@ def test_a_pool_that_starts_processes(shanty: Shanty, flavour: str) -> None:
     check_squares(shanty("run", "-q", "--mpi", flavour, "-n", 1, *needs, script), 2)
 
 
+def test_ranks_that_meet_by_a_port(shanty: Shanty, flavour: str) -> None:
+    needs = FLAVOURS[flavour].to_spawn.split()
+    line = ("run", "--mpi", flavour, "-n", 2, "--oversubscribe")
+    done = shanty(*line, *needs, WORKERS / "meet.py")
+    assert done.returncode == 0, done.stderr
+    assert "[0] met 1" in done.stdout and "[1] met 0" in done.stdout
+    if FLAVOURS[flavour].spawn_signal:
+        done = shanty(*line, WORKERS / "meet.py")
+        assert f"Intel MPI needs {' '.join(needs)}" in done.stderr
+
+
 def test_intel_mpi_is_not_told_that_a_pool_starts_processes(shanty: Shanty) -> None:
     if not (mpi_folder() / "intel").exists():
         pytest.skip(f"intel is not installed in {mpi_folder()}")

@@ -92,7 +92,8 @@ def _hosts_of(job: JobSpec, environ: Mapping[str, str]) -> list[dict[str, Any]]:
     """The nodes of the job that we are in; PrepareError where they cannot be known or reached."""
     number = environ.get("SLURM_JOB_ID", "")
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
-    if allocation.is_in_step(environ) and tasks.isdecimal() and int(tasks) > 1:
+    several = allocation.is_in_step(environ) and tasks.isdecimal() and int(tasks) > 1
+    if several and not allocation.starts_alone(environ, os.getpid()):
         raise UsageError(
             f"srun started {tasks} tasks here, and each of them would start the whole run",
             "shanty starts the ranks itself",

@@ -477,6 +477,10 @@ class MpiWorld:
                 fix = TRUNCATED
             if rank.spawning:
                 why, fix = why or "it started processes by MPI_Comm_spawn", self._spawning()
+            mpi = FLAVOURS.get(self.launcher.flavour)
+            if mpi is not None and not fix and name == mpi.spawn_signal:
+                fix = "if it started processes or opened a port (MPI_Comm_spawn, MPI_Open_port), "
+                fix += f"{mpi.title} needs {mpi.to_spawn}"
             if rank.oom:
                 what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
                 why = "this host ran out of memory while the rank ran"

@@ -70,6 +70,7 @@ class Flavour(ABC):
     footprint: Footprint
     kubeflow: str  # its name in the objects of Kubeflow's operators
     to_spawn = ""  # the options of `shanty run` with which ranks can start processes
+    spawn_signal = ""  # that ends ranks which do so, or open a port, without these options
     pmi: Tuple[str, ...] = ()  # the kinds of it, as srun names them, by which its ranks find it
     ipv6 = False  # it can launch, and exchange data, where hosts have IPv6 only
 

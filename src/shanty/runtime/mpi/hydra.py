@@ -180,3 +180,4 @@ class Intel(Hydra):
     by_libfabric = (("MPI4PY_RC_RECV_MPROBE", "false"),)
     shared_cores = (("I_MPI_PIN", "0"), ("I_MPI_THREAD_YIELD", "2"))
     to_spawn = "-e I_MPI_SPAWN=on"
+    spawn_signal = "SIGSEGV"

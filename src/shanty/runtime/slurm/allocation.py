@@ -92,6 +92,16 @@ def is_in_step(environ: Mapping[str, str]) -> bool:
     return step.isdecimal() and int(step) < _SPECIAL
 
 
+def starts_alone(environ: Mapping[str, str], pid: int) -> bool:
+    """True in the one task of a step that a person types in: the shell of `srun -n 4 --pty bash`.
+
+    The shells of the other tasks have no input and have ended. `pid` is this process, which is
+    not itself what srun has started.
+    """
+    typed = bool(environ.get("SLURM_PTY_PORT")) and environ.get("SLURM_PROCID") == "0"
+    return typed and environ.get("SLURM_TASK_PID") != str(pid)
+
+
 def of_whole_job(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str, str]:
     """The environment of a step with the tasks of its whole job, of which `scontrol` says `job`.
 
@@ -104,6 +114,8 @@ def of_whole_job(environ: Mapping[str, str], job: Mapping[str, str]) -> Dict[str
     per_node = [1] * len(room)  # each node has a task; beyond that, the first nodes are filled
     for number, count in enumerate(room):
         per_node[number] += max(0, min(count - 1, tasks - sum(per_node)))
+    for number in range(tasks - sum(per_node)):  # of `--overcommit`
+        per_node[number % len(per_node)] += 1
     if sum(per_node) != tasks:
         raise ValueError("SLURM_TASKS_PER_NODE is that of a step, and that of its job is not known")
     texts = {"SLURM_NTASKS": str(tasks), "SLURM_TASKS_PER_NODE": ",".join(map(str, per_node))}

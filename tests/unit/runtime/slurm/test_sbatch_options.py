@@ -308,7 +308,8 @@ WHOLE = [
     (4, 1, 0, "2(x3)", [2, 1, 1]),
     (4, 1, 2, "64(x2)", [2, 2]),
     (2, 2, 0, "2(x2)", [1, 1]),
-    (6, 1, 0, "1(x2)", None),
+    (6, 1, 0, "1(x2)", [3, 3]),  # --overcommit
+    (1, 1, 0, "1(x2)", None),
 ]
 
 
@@ -332,6 +333,20 @@ def test_the_tasks_of_a_job_as_seen_from_a_step(
     whole = allocation.of_whole_job(step, told)
     assert parse.counts(whole["SLURM_TASKS_PER_NODE"]) == found
     assert whole["SLURM_NTASKS"] == str(tasks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "alone"),
+    [
+        ({}, True),  # in the shell of `srun -n 4 --pty bash`
+        ({"SLURM_PROCID": "1"}, False),
+        ({"SLURM_PTY_PORT": ""}, False),  # without --pty, all tasks go on
+        ({"SLURM_TASK_PID": "77"}, False),  # srun has started shanty itself
+    ],
+)
+def test_the_shell_of_a_step_of_several_tasks(changes: dict[str, str], alone: bool) -> None:
+    step = {"SLURM_PTY_PORT": "4182", "SLURM_PROCID": "0", "SLURM_TASK_PID": "76"}
+    assert allocation.starts_alone({**step, **changes}, 77) == alone
 
 
 variables = st.sampled_from(sorted({*HET, *JOB}))
