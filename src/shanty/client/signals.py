@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from shanty.launch.targets.registry import Targets
-from shanty.runtime.diagnosis.root_cause import named
+from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.errors import ShantyError, UsageError
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.suggestions import closest

@@ -12,7 +12,8 @@ import threading
 import time
 from typing import Iterable, Iterator, List, Sequence
 
-from shanty.runtime.messages import Malformed, MessageError, NotAMessageError, decode, encode
+from shanty.runtime.messages import Malformed, NotAMessageError, decode, encode
+from shanty.runtime.record_reader import MisfitError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,5 +127,5 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[Received]:
             yield decode(line)
         except NotAMessageError:
             continue
-        except MessageError as error:
+        except MisfitError as error:
             yield Malformed(str(error))

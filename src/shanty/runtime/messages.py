@@ -17,15 +17,24 @@ from typing import (
     List,
     Mapping,
     Optional,
-    Sequence,
     Tuple,
     Type,
     Union,
     cast,
     get_args,
-)  # fmt: skip
+)
 
 from shanty.runtime.record import Record
+from shanty.runtime.record_reader import (
+    MisfitError,
+    Reader,
+    fields,
+    json_object,
+    misfit,
+    reader,
+    text,
+    whole,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -434,11 +443,7 @@ KINDS: Dict[str, Type[Message]] = {kind.__name__: kind for kind in get_args(Mess
 # --------------------------------------------------------------------------------- the codec
 
 
-class MessageError(ValueError):
-    """A JSON array that is not a message: of an unknown kind, or with other fields."""
-
-
-class NotAMessageError(MessageError):
+class NotAMessageError(MisfitError):
     """A line that is not a JSON array at all, as what a shell prints when it starts."""
 
 
@@ -448,134 +453,33 @@ class Malformed(Record):
     why: str
 
 
-Reader = Callable[[object], object]
-
-
-def _wrong(value: object, wanted: str) -> MessageError:
-    return MessageError(f"{value!r:.60} is not {wanted}")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong(value, "a text")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(value, "true or false")
-    return value
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _wrong(value, "a whole number")
-    return value
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise _wrong(value, "a number")
-    return value
-
-
-def _data(value: object) -> bytes:
-    from binascii import a2b_base64  # not before the ranks start
-
-    try:
-        return a2b_base64(_text(value))
-    except ValueError:
-        raise _wrong(value, "in base64") from None
-
-
-def _list(value: object) -> List[object]:
-    if not isinstance(value, list):
-        raise _wrong(value, "a list")
-    return value
-
-
-def _object(value: object) -> JsonObject:
-    if not isinstance(value, dict):
-        raise _wrong(value, "an object")
-    return value
-
-
 def report_of(value: object) -> Report:
-    """Return the report whose values are `value`; MessageError for something else."""
-    values = _object(value)
-    _text(values.get("event"))
-    _whole(values.get("rank"))
+    """Return the report whose values are `value`; MisfitError for something else."""
+    values = json_object(value)
+    text(values.get("event"))
+    whole(values.get("rank"))
     if any(isinstance(each, (list, dict)) for each in values.values()):
-        raise _wrong(value, "a report")
+        raise misfit(value, "a report")
     return Report(cast("Dict[str, Value]", values))
 
 
-def _fields(value: object, readers: Sequence[Reader]) -> List[object]:
-    values = _list(value)
-    if len(values) != len(readers):
-        raise _wrong(value, f"a list of {len(readers)}")
-    return [read(each) for read, each in zip(readers, values)]
-
-
-def _maybe(read: Reader) -> Reader:
-    return lambda value: None if value is None else read(value)
-
-
-def _many(read: Reader) -> Reader:
-    return lambda value: tuple([read(each) for each in _list(value)])
-
-
-def _by_name(read: Reader) -> Reader:
-    return lambda value: {name: read(each) for name, each in _object(value).items()}
-
-
-def _row(*readers: Reader) -> Reader:
-    return lambda value: tuple(_fields(value, readers))
+def _report(value: object) -> Report:
+    if not isinstance(value, list) or len(value) != 1:
+        raise misfit(value, "a list of 1")
+    return report_of(value[0])
 
 
 def _record(kind: Callable[..., object]) -> Reader:
-    return lambda value: kind(*_fields(value, _readers_of(kind)))
+    return lambda value: kind(*fields(kind, value, _NAMED))
 
 
-def _report(value: object) -> Report:
-    (values,) = _fields(value, [_object])
-    return report_of(values)
-
-
-def _readers_of(kind: Callable[..., object]) -> List[Reader]:
-    return [_READERS[text] for text in getattr(kind, "__annotations__", {}).values()]
-
-
-# By the text of an annotation, which is a text at run time, too.
-_READERS: Dict[str, Reader] = {
-    "str": _text,
-    "bool": _flag,
-    "int": _whole,
-    "float": _number,
-    "bytes": _data,
-    "JsonObject": _object,
-    "Optional[str]": _maybe(_text),
-    "Optional[int]": _maybe(_whole),
-    "Optional[float]": _maybe(_number),
-    "Dict[str, str]": _by_name(_text),
-    "Dict[str, int]": _by_name(_whole),
-    "Tuple[str, ...]": _many(_text),
-    "Tuple[int, ...]": _many(_whole),
-    "Tuple[float, ...]": _many(_number),
-    "Tuple[int, int]": _row(_whole, _whole),
-    "Tuple[Tuple[str, str], ...]": _many(_row(_text, _text)),
-    "Optional[Tuple[int, str]]": _maybe(_row(_whole, _text)),
-    "Optional[Tuple[str, int]]": _maybe(_row(_text, _whole)),
-    "Optional[Tuple[str, float]]": _maybe(_row(_text, _number)),
-    "Optional[Tuple[Frame, ...]]": _maybe(_many(_row(_text, _whole, _text))),
+_NAMED: Dict[str, Reader] = {
     "Report": _report,
-    "HostLoad": _record(HostLoad),
-    "Tuple[Tuple[int, str], ...]": _many(_row(_whole, _text)),
-    "Tuple[Link, ...]": _many(_record(Link)),
-    "Tuple[LinkTarget, ...]": _many(_record(LinkTarget)),
-    "Tuple[RankActivity, ...]": _many(_record(RankActivity)),
-    "Tuple[RankState, ...]": _many(_record(RankState)),
-    "Tuple[StuckConnection, ...]": _many(_record(StuckConnection)),
+    "Frame": reader("Tuple[str, int, str]", {}),
+    **{
+        kind.__name__: _record(kind)
+        for kind in (HostLoad, Link, LinkTarget, RankActivity, RankState, StuckConnection)
+    },
 }
 
 
@@ -591,15 +495,15 @@ def _base64(value: bytes) -> str:
 
 
 def decode(line: bytes) -> Message:
-    """Return the message of a line; MessageError for anything else."""
+    """Return the message of a line; MisfitError for anything else."""
     try:
         value = json.loads(line)
     except ValueError:
         raise NotAMessageError("it is not JSON") from None
     if not isinstance(value, list) or not value:
         raise NotAMessageError("it is not a JSON array")
-    name, *fields = value
+    name, *values = value
     kind: Optional[Callable[..., Message]] = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise _wrong(name, "a kind of message")
-    return kind(*_fields(fields, _readers_of(kind)))
+        raise misfit(name, "a kind of message")
+    return kind(*fields(kind, values, _NAMED))

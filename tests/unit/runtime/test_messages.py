@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shanty.runtime import messages
-from shanty.runtime.messages import KINDS, MessageError, NotAMessageError, Report, decode, encode
+from shanty.runtime.messages import KINDS, NotAMessageError, Report, decode, encode
+from shanty.runtime.record_reader import MisfitError
 
 TEXT = st.text(max_size=8)
 WHOLE = st.integers(-(2**63), 2**63)
@@ -106,19 +107,19 @@ def test_a_message_comes_as_it_was_sent(kind: type[Any], data: st.DataObject) ->
     for place, text in enumerate(kind.__annotations__.values()):
         changed += [[*fields[:place], value, *fields[place + 1 :]] for value in wrong(text)]
     for each in changed:
-        with pytest.raises(MessageError):
+        with pytest.raises(MisfitError):
             decode(json.dumps([name, *each]).encode())
 
 
 @given(JSON)
 def test_any_other_json_is_no_message(value: object) -> None:
-    with pytest.raises(MessageError):
+    with pytest.raises(MisfitError):
         decode(json.dumps(value).encode())
 
 
 @given(st.binary(max_size=20))
 def test_any_other_line_is_no_message(line: bytes) -> None:
-    with pytest.raises(MessageError):
+    with pytest.raises(MisfitError):
         decode(line)
 
 
