@@ -35,6 +35,7 @@ class FakeQueue:
 def run(tmp_path: Path) -> RunDir:
     found = RunDir(tmp_path / "20261124-192142-s4hn")
     found.create()
+    write_json(found.job, {})
     write_json(found.site, {"target": "slurm", "name": "7"})
     write_json(found.status, Status.new(3).to_json())
     return found
