@@ -64,6 +64,21 @@ SCRIPTS = [
         f"ranks 0, 1 wait in {_INIT} for 4 ranks, and this run has 2",
     ),
     ScriptFault(
+        "a group of torch's is made by one rank only",
+        _TORCH.format("") + "if dist.get_rank() == 0: dist.new_group([0, 1])\n"
+        "else: dist.barrier()\n",
+        r"rank \d on \S+ is in torch(\.distributed\.new_group| \w+) at .*, rank \d waits in torch",
+        "rank 1 on host is in torch barrier at <module> (script.py:4), rank 0 waits in "
+        "torch.distributed.new_group",
+    ),
+    ScriptFault(
+        "torch's `init_rpc` for more ranks than there are",
+        "import os\nfrom torch.distributed import rpc\nrank = os.environ['RANK']\n"
+        "rpc.init_rpc(f'worker{rank}', rank=int(rank), world_size=3)\n",
+        "ranks 0, 1 wait in torch.distributed.rpc.init_rpc for 3 ranks, and this run has 2",
+        "ranks 0, 1 wait in torch.distributed.rpc.init_rpc for 3 ranks, and this run has 2",
+    ),
+    ScriptFault(
         "XGBoost's tracker waits for more workers than there are",
         _MPI + "from xgboost import collective\nfrom xgboost.tracker import RabitTracker\n"
         "tracker, words = None, None\nif c.rank == 0:\n"

@@ -291,7 +291,7 @@ class MpiWorld:
             away = [rank for rank in self.ranks.values() if rank.ended and _without_mpi(rank)]
             in_init = culprit.loaded_only and not culprit.joined
             if culprit.code in LAUNCHERS_DOING and in_init and away:  # Open MPI may notice it, too
-                return self._stayed_out(away[0], [culprit.rank], "MPI_Init")
+                return self._stayed_out(away, [culprit.rank], "MPI_Init")
             return self._left_behind(culprit) or self._blame(culprit)
         if self.mismatch:
             return self.mismatch
@@ -335,22 +335,26 @@ class MpiWorld:
         alive, since = len(self.running), now - UNREACHED
         in_init = [each for each in self.waiting_in_init() if self.ranks[each].seen <= since]
         if without_mpi and in_init:
-            return self._stayed_out(without_mpi[0], in_init, "MPI_Init")
+            return self._stayed_out(without_mpi, in_init, "MPI_Init")
         short = {k: m for k, m in self.meetings.items() if m.size > alive and m.since <= since}
         if gone and short:
-            return self._stayed_out(gone[0], sorted(short), next(iter(short.values())).what)
+            return self._stayed_out(gone, sorted(short), next(iter(short.values())).what)
         return None
 
-    def _stayed_out(self, rank: Rank, waiting: List[int], call: str) -> Failure:
+    def _stayed_out(self, gone: List[Rank], waiting: List[int], call: str) -> Failure:
+        first, each = gone[0], "it"
+        who = f"rank {first.rank} on {first.host}"
+        if len(gone) > 1:
+            who, each = named(sorted(rank.rank for rank in gone)), "they"
         others = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
         return Failure(
-            f"rank {rank.rank} on {rank.host} ended with exit code 0 before it reached {call}",
-            f"{others} in {call} for it",
+            f"{who} ended with exit code 0 before {each} reached {call}",
+            f"{others} in {call} for {each.replace('they', 'them')}",
             "let every rank run the whole script; a rank without work must join all the "
             "same. Only rank 0 has the standard input of the run: write a script that comes from "
             "there to a file",
-            rank.rank,
-            rank.host,
+            first.rank,
+            first.host,
         )
 
     def _settled_by(self) -> float:

@@ -288,6 +288,7 @@ class ImportFollower:
 
     hooks = {  # noqa: RUF012  typing takes time to import
         "torch.distributed.distributed_c10d": "import_hooks.torch meeting.torch",  # it makes groups
+        "torch.distributed.rpc": "meeting.torch_rpc",
         "xgboost": "import_hooks.xgboost meeting.xgboost",
         "xgboost.tracker": "meeting.xgboost_tracker",
         "mlx.core": "import_hooks.mlx",  # it brings up MPI

@@ -59,9 +59,9 @@ def announced(
 
 
 def torch(c10d: Any, process: Any, claim: Callable[[], bool]) -> None:
-    """Announce `torch.distributed.init_process_group`."""
-    init = getattr(c10d, "init_process_group", None)
-    if init is None:
+    """Announce `torch.distributed.init_process_group` and `new_group`."""
+    init, new_group = (getattr(c10d, name, None) for name in ("init_process_group", "new_group"))
+    if init is None or new_group is None:
         return
 
     def describe(
@@ -88,6 +88,24 @@ def torch(c10d: Any, process: Any, claim: Callable[[], bool]) -> None:
 
     what = "torch.distributed.init_process_group"
     c10d.init_process_group = announced(process, claim, what, init, describe)
+    # All ranks make each group together, those that are not in it, too.
+    c10d.new_group = announced(process, claim, "torch.distributed.new_group", new_group)
+
+
+def torch_rpc(rpc: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Announce `torch.distributed.rpc.init_rpc`."""
+    init = getattr(rpc, "init_rpc", None)
+    if init is None:
+        return
+
+    def describe(
+        _name: str, _backend: Any = None, rank: int = -1, world_size: int | None = None, *_: Any
+    ) -> Description:
+        size = world_size or int(os.environ.get("WORLD_SIZE", 0))
+        place = rank if rank >= 0 else int(os.environ.get("RANK", -1))
+        return {"size": size, "place": place, **_master(process)}
+
+    rpc.init_rpc = announced(process, claim, "torch.distributed.rpc.init_rpc", init, describe)
 
 
 def jax(distributed: Any, process: Any, claim: Callable[[], bool]) -> None:

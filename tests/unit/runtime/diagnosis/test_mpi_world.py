@@ -267,6 +267,13 @@ def test_a_rank_that_ended_well_before_it_reached_mpi_init() -> None:
     assert (failure.why, failure.rank) == ("rank 0 waits in MPI_Init for it", 1)
     end(world, 0, -15, 2.1)  # Open MPI may notice it first
     assert blamed(world, 2.5) == failure
+    several = started(3)
+    several.report(Report({"event": "loading", "rank": 0, "path": LIBRARY["path"]}), 1.0)
+    end(several, 2, 0, 2.0)
+    end(several, 1, 0, 2.5)
+    failure = blamed(several, 2.5 + judge.UNREACHED + 0.1)
+    assert failure.what == "ranks 1, 2 ended with exit code 0 before they reached MPI_Init"
+    assert failure.why == "rank 0 waits in MPI_Init for them"
 
 
 def meeting(world: MpiWorld, rank: int, **more: object) -> None:
