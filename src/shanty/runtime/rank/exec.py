@@ -94,6 +94,7 @@ def main(argv: list[str]) -> int:
         redirect.close_input()  # Hydra never closes it
     elif redirect.INPUT in environ:
         redirect.take_input(environ[redirect.INPUT])
+    name_user(environ)
     environ.pop("SHANTY_INPUTS", None)  # of an outer run
     for inputs in (os.path.abspath(".shanty/inputs"), f"{environ['SHANTY_RUN_DIR']}/inputs"):
         if os.path.isdir(inputs):  # the first where they were sent, the second on this machine
@@ -212,6 +213,18 @@ def pass_by_proxies(environ: MutableMapping[str, str], addresses: Sequence[str])
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
         if name in environ and environ[name].strip() != "*":  # which has to stand alone
             environ[name] = ",".join(filter(None, [environ[name], *hosts]))
+
+
+def name_user(environ: MutableMapping[str, str]) -> None:
+    """Gives a user id without a name one: getpass and torch fail without, as in a pod."""
+    import pwd
+
+    if environ.get("LOGNAME") or environ.get("USER"):
+        return
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        environ["USER"] = environ["LOGNAME"] = f"user{os.getuid()}"
 
 
 class _Rank:

@@ -1,0 +1,35 @@
+"""What a rank is given before its program starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shanty.runtime.rank.exec import name_user
+
+NAMELESS = 54321  # a user id that no passwd file has
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+def test_a_user_id_without_a_name_gets_one() -> None:
+    environ: dict[str, str] = {}
+    name_user(environ)
+    assert not environ  # this one has a name
+    script = "import getpass, os; from shanty.runtime.rank.exec import name_user; "
+    script += f"os.setuid({NAMELESS}); name_user(os.environ); print(getpass.getuser())"
+    kept = {
+        k: v for k, v in os.environ.items() if k not in ("USER", "LOGNAME", "LNAME", "USERNAME")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=kept, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"user{NAMELESS}\n", done.stderr
+
+
+def test_a_name_that_is_set_stays() -> None:
+    environ = {"LOGNAME": "ann"}
+    name_user(environ)
+    assert environ == {"LOGNAME": "ann"}
