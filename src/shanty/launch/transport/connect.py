@@ -96,6 +96,9 @@ def failure(refused: Sequence[Refusal], total: int) -> PrepareError:
         return PrepareError(f"{one.host.name}: {one.what} [{one.code}]", one.detail, one.whole_fix)
     width = max(len(one.host.name) for one in refused)
     lines = [f"{one.host.name:<{width}}  {one.what} [{one.code}]" for one in refused]
+    details = {one.detail for one in refused}
+    if len(details) == 1 and "" not in details:
+        lines += details
     fixes = list(dict.fromkeys(f"{one.host.name}: {one.whole_fix}" for one in refused if one.fix))
     why, fix = ("\n       ".join(each) for each in (lines, fixes))
     return PrepareError(f"{len(refused)} of {total} hosts cannot be used", why, fix)

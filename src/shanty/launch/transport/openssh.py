@@ -161,12 +161,24 @@ class OpenSSH:
     def __init__(self, host: Host, fresh: int | None = None) -> None:
         self.host = host
         self._fresh = fresh
+        self._route: Route | PrepareError | None = None
 
-    @cached_property
+    @property
     def route(self) -> Route:
-        """The way to the host; calls ssh once."""
-        route = route_to(self.host)
-        return replace(route, alone=True, timeout=self._fresh) if self._fresh else route
+        """The way to the host, or PrepareError; calls ssh once.
+
+        Not a `cached_property`: before Python 3.12 that makes all hosts wait for each other.
+        """
+        if self._route is None:
+            try:
+                route = route_to(self.host)
+                fresh = self._fresh
+                self._route = replace(route, alone=True, timeout=fresh) if fresh else route
+            except PrepareError as error:
+                self._route = error
+        if isinstance(self._route, PrepareError):
+            raise self._route
+        return self._route
 
     def start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start `argv` there, without prompts and without access to our terminal."""
