@@ -1,0 +1,46 @@
+"""What ssh's configuration says of hosts."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from shanty.launch.transport import openssh
+from shanty.launch.transport.openssh import OpenSSH
+from shanty.runtime.errors import PrepareError
+from shanty.runtime.site import Host
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh")
+
+
+def config(folder: Path, command: str) -> str:
+    path = folder / "config"
+    path.write_text(f'Match exec "{command}"\n  HostName 192.0.2.1\n')
+    return str(path)
+
+
+def test_hosts_do_not_wait_for_each_others_configuration(tmp_path: Path) -> None:
+    """`Match exec` of each host waits for the other's."""
+    both = " && ".join(f"[ -e {tmp_path}/{name} ]" for name in "ab")
+    path = config(tmp_path, f"touch {tmp_path}/%n; until {both}; do sleep 0.05; done")
+    with ThreadPoolExecutor(2) as pool:
+        routes = list(pool.map(lambda name: OpenSSH(Host(name, config=path)).route, "ab"))
+    assert [route.settings["hostname"] for route in routes] == ["192.0.2.1"] * 2
+
+
+def test_a_configuration_that_hangs_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openssh, "_ASKING", 0.5)
+    transport = OpenSSH(Host("a", config=config(tmp_path, f"date >> {tmp_path}/asked; sleep 60")))
+    for _ in range(2):
+        with pytest.raises(PrepareError, match="does not finish reading its configuration"):
+            _ = transport.route
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
