@@ -204,6 +204,7 @@ def test_packages_that_a_host_lacks(world: World, tmp_path: Path) -> None:
     assert world.lab.out("lab2", f"{made} -c 'import gadget; print(gadget.VERSION)'") == "1.0"
 
 
+@pytest.mark.sampled(12)  # it waits for a minute
 def test_segments_of_dead_jobs(world: World) -> None:
     """Last, since only what is old enough counts as left."""
     path = "/dev/shm/sm_segment.lab3.0.dead"
