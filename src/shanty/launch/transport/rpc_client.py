@@ -39,16 +39,8 @@ _COMPLAINTS = 4 << 10  # bytes of standard error that are kept
 # The parts of shanty that are sent to a host: the agents, and what a script imports.
 _PARTS = (
     *("__init__.py", "_version.py", "_starter.py", "_script.py", "_lazy.py", "_singleton.py"),
-    *(
-        "_categories.py",
-        "_departures.py",
-        "_metrics.py",
-        "py.typed",
-        "_sinks",
-        "runtime",
-        "tasks",
-        "collectives",
-    ),
+    *("_categories.py", "_departures.py", "_metrics.py", "py.typed"),
+    *("_sinks", "runtime", "tasks", "collectives"),
     *("compat", "torch", "tensorflow", "tensorflow_ops", "keras", "xgboost", "lightgbm"),
 )
 _NO_PYTHON = "shanty-found-no-python"

@@ -199,7 +199,7 @@ def judge(
     if ended:
         gone = [Standing(RankState(host, "", rank)) for rank, host in ended.items()]
         stragglers["ended", "gone: it has ended"] = gone
-    if not any(kind != "other call" for kind, _ in stragglers):
+    if all(kind == "other call" for kind, _ in stragglers):
         if not stragglers and waiting[0].call.startswith("MPI_Init"):
             return None  # a slow start, which has a limit of its own
         apart = explain({r.rank: r.meeting for r in waiting if r.meeting is not None}, size)

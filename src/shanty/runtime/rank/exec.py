@@ -217,10 +217,10 @@ def pass_by_proxies(environ: MutableMapping[str, str], addresses: Sequence[str])
 
 def name_user(environ: MutableMapping[str, str]) -> None:
     """Gives a user id without a name one: getpass and torch fail without, as in a pod."""
-    import pwd
-
     if environ.get("LOGNAME") or environ.get("USER"):
         return
+    import pwd  # rarely needed
+
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
