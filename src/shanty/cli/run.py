@@ -110,6 +110,9 @@ class RunCommand(GroupedCommand):
             if name == "--help" or (name.startswith("--") and name not in takes_value):
                 ctx.meta[_WITH_OTHERS] = True
                 takes_value = self._takes_value(ctx)
+            bare = options.bare(args[index])
+            if bare:
+                args[index] += f"={bare}"
             if args[index] == "-m":
                 args = [*args[:index], "--", *args[index:]]
                 break

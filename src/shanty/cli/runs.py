@@ -85,7 +85,7 @@ def ps(
                     + (" (stalled)" if entry.status.stalled else "")
                     + (" (alone)" if entry.status.alone else "")
                     + (f" ({entry.status.exit_code})" if entry.status.exit_code else ""),
-                    str(entry.status.ranks or ""),
+                    _ranks(entry.status),
                     ago(max(0.0, now - entry.status.created)) + " ago",
                     ago(entry.status.took()),
                     shorten(" ".join(entry.command), 48),
@@ -98,6 +98,13 @@ def ps(
                 print(f"{entry.id} waits: {entry.status.reason}")
     else:
         print("no runs" if everything or not active else "no active runs")
+
+
+def _ranks(status: Status) -> str:
+    """Write how many ranks there are: "3 of 4" where some were lost."""
+    if status.lost:
+        return f"{status.up} of {status.ranks}"
+    return str(status.ranks or "")
 
 
 @click.command()

@@ -72,6 +72,7 @@ def show(run: str, as_json: bool) -> None:
         ("state", status.state.value),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("ranks", _ranks(status)),
+        *(("lost" if at == 0 else "", text) for at, text in enumerate(status.lost)),
         ("stalled", _stalled(status)),
         ("alone", status.alone.what if status.alone else ""),
         ("not finite", status.not_finite),
@@ -168,6 +169,8 @@ def _file_rows(files: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _ranks(status: Status) -> str:
     """Say how many ranks there were, and how many of them MPI itself showed in one world."""
     text = f"{status.up} of {status.ranks}" if status.ranks else str(status.up)
+    if status.lost:
+        return text
     return f"{text}, {status.joined} joined in one MPI world" if status.joined else text
 
 

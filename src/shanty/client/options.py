@@ -211,6 +211,10 @@ _FIRST = (
 _LAST = (
     time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
     number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
+    Option(
+        "elastic", "--elastic", "Go on with at least MIN ranks when others are lost [1].", (int,),
+        least=1, kind=int, metavar="[=MIN]", bare="1",
+    ),
     time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
     Option(
         "on_stall", "--on-stall", "When no rank makes progress [warn].",
@@ -281,7 +285,7 @@ GROUPS = {
     ),
     "Environment": ("python", "environment", "env", "env_file", "inputs", "tf1"),
     "When it fails, or hangs": (
-        "time_limit", "retries", "start_timeout", "on_stall", "stall_after", "alone",
+        "time_limit", "retries", "elastic", "start_timeout", "on_stall", "stall_after", "alone",
         "debug_rank",
     ),
     "Name and output": (
@@ -289,6 +293,11 @@ GROUPS = {
     ),
 }  # fmt: skip
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
+
+
+def bare(flag: str) -> str:
+    """Return the value that an option stands for without one, as it was typed; "" for none."""
+    return next((each.bare for each in _LAST if each.bare and flag == each.flag), "")
 
 
 def find(name: str) -> Option | None:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from shanty.collectives import survivors
 from shanty.collectives.errors import ArgumentError, HorovodInternalError
 from shanty.runtime.rundir import home
 
@@ -158,11 +159,11 @@ class Store:
             self._lock.close()
 
 
-def store(name: str, form: Format) -> Store:
-    """Return the commit of the next call of `run` for the function `name`, in this command."""
+def commit_path(name: str) -> Path:
+    """Return the file for commits of the next call of `run` for the function `name`."""
     given = os.environ.get(FOLDER)
     folder = Path(given).expanduser().absolute() if given else home(os.environ) / "commits"
-    return Store(folder / f"{command_key(name)}.pt", form)
+    return folder / f"{command_key(name)}.pt"
 
 
 Broadcast = Callable[[Any], Any]
@@ -310,27 +311,34 @@ def run_fn(
 ) -> Callable[..., Result]:
     """Return `func(state, …)`, which trains, as a function that survives failures.
 
-    reset: ends Horovod and starts it again. form: of the file of commits. See a front end's `run`.
+    reset: ends Horovod and starts it again; true where ranks were lost. form: of the file of commits. See a front end's `run`.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
-        kept = None
-        if state._rank() == 0:
-            kept = store(f"{func.__module__}.{func.__qualname__}", form)
-            heed_warning()
-        state._store = kept
+        path = commit_path(f"{func.__module__}.{func.__qualname__}")
+
+        def keep() -> None:
+            """Have rank 0, which may be another one after a loss, write the commits."""
+            if state._rank() == 0 and state._store is None:
+                state._store = Store(path, form)
+                heed_warning()
+
         try:
-            if kept is not None:
-                kept.resume(state.take_up)
-            result = _train(func, state, reset, args, kwargs)
-            if kept is not None:
-                kept.remove()
+            keep()
+            if state._store is not None:
+                state._store.resume(state.take_up)
+            result = _train(func, state, reset, keep, args, kwargs)
+            if state._store is not None:
+                state._store.remove()
             return result
+        except BaseException as error:
+            survivors.leave(error)
+            raise
         finally:
-            state._store = None
-            if kept is not None:
-                kept.close()
+            store, state._store = state._store, None
+            if store is not None:
+                store.close()
 
     return wrapper
 
@@ -339,15 +347,20 @@ def _train(
     func: Callable[..., Result],
     state: State,
     reset: Callable[[], object],
+    keep: Callable[[], None],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Result:
     failures, commits_then, skip_sync = 0, 0, False
     while True:
+        failure = ""
         try:
             if not skip_sync:
                 state.sync()
-            return func(state, *args, **kwargs)
+            result = func(state, *args, **kwargs)
+            if survivors.all_say(True):
+                return result
+            raise HorovodInternalError("another rank lost touch before it was through")
         except ArgumentError:
             raise  # it would be wrong once more
         except HorovodInternalError as error:
@@ -355,11 +368,17 @@ def _train(
             if failures > _TRIES:
                 raise
             commits_then = state._commits
-            if state._rank() == 0:
+            if state._rank() == 0 and not survivors.is_elastic():
                 say(f"training goes back to its last commit: {error}")
             state.restore()
-            skip_sync = False
+            skip_sync, failure = False, str(error)
         except HostsUpdatedInterrupt as change:
             skip_sync = change.skip_sync
-        reset()
+        lost = reset()
+        if lost:
+            failures, skip_sync = 0, False  # which is no fault of the training
+        if state._rank() == 0 and survivors.is_elastic() and failure:
+            why = f"{survivors.count()} ranks are left" if lost else failure
+            say(f"training goes back to its last commit: {why}")
+        keep()
         state.on_reset()

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from mpi4py import MPI
 
-from shanty.collectives import call_sites
+from shanty.collectives import call_sites, survivors
 from shanty.collectives.errors import CommunicationError, CommunicationTimeoutError, Errors
 from shanty.collectives.watchdog import Inquiry, State, Warned, Watchdog
 
@@ -77,7 +77,7 @@ class Channel:
         self.kernels = kernels
         self.errors = errors
         self.comm = comm
-        self.apart = comm.Dup()
+        self.apart = survivors.track(comm.Dup())
         self.rank = comm.rank
         self.size = comm.size
         self.crowded, tight, self.spread = _hosts(comm)
@@ -98,7 +98,7 @@ class Channel:
 
         serial: tells it from other channels of the same ranks.
         """
-        watchdog = Watchdog(comm.Dup(), state)
+        watchdog = Watchdog(survivors.track(comm.Dup()), state)
         return cls(comm, (serial, *world_ranks(comm)), watchdog, kernels)
 
     def free(self) -> None:
@@ -319,7 +319,7 @@ def _hosts(comm: MPI.Intracomm) -> tuple[bool, bool, bool]:
     """Return whether some host has more of these ranks than a rank has cores there, more than half
     of the cores of all its ranks; and whether there are several hosts.
     """
-    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    here = survivors.track(comm.Split_type(MPI.COMM_TYPE_SHARED))
     linux = hasattr(os, "sched_getaffinity")
     own = os.sched_getaffinity(0) if linux else set(range(os.cpu_count() or 1))
     cores = set[int]().union(*here.allgather(own))

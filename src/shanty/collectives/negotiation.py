@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-from shanty.collectives import call_sites, wait_report
+from shanty.collectives import call_sites, survivors, wait_report
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.executor import Executor
 from shanty.collectives.handshake import Channel
@@ -113,7 +113,7 @@ class Negotiator:
         number: int,
         kernels: Kernels,
     ) -> None:
-        comm = world.Create_group(world.group.Incl(list(ranks)), number)
+        comm = survivors.track(world.Create_group(world.group.Incl(list(ranks)), number))
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._at = Channel.form(comm, self._state, kernels, number)
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives import process_sets as registry
+from shanty.collectives import survivors
+from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange, wait
 from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
 from shanty.collectives.settings import DYNAMIC, Settings
@@ -86,6 +88,37 @@ def shutdown() -> None:
         if world is not None:
             registry.standing = None
             world.end()
+
+
+def restart(init: Callable[[], object]) -> bool:
+    """End it and start it again by `init`, on all ranks; returns whether ranks were lost.
+
+    In an elastic run the ranks that are left go on together, whatever happens meanwhile.
+    """
+    if not survivors.is_elastic():
+        shutdown()
+        init()
+        return False
+    from mpi4py import MPI
+
+    before = survivors.count()
+    size = 0
+    while True:
+        survivors.revoke()
+        survivors.all_say(False)
+        with suppress(MPI.Exception):
+            shutdown()
+        left = survivors.shrink()
+        try:
+            init()
+        except (HorovodInternalError, MPI.Exception):
+            if left == size:  # no other rank was lost meanwhile
+                raise
+            size = left
+            continue
+        place = registry.current().topology
+        survivors.renumber(place.rank, place.size, place.local_rank, place.local_size)
+        return left < before
 
 
 def is_initialized() -> bool:
@@ -273,6 +306,8 @@ def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> 
         return _duplicate(comm, settings)
     world = promised_world()
     ranks = list(comm or ())
+    if not ranks and survivors.is_elastic():
+        return _duplicate(survivors.living(world), settings)
     if not ranks:
         return _duplicate(world, settings)
     if world.rank not in ranks or len(set(ranks)) < len(ranks) or max(ranks) >= world.size:
@@ -291,7 +326,7 @@ def _duplicate(comm: MPI.Intracomm, settings: Settings) -> MPI.Intracomm:
     made, request = comm.Idup()
     words = "hvd.init(), which all ranks must call, waits for other ranks"
     wait(request, words, settings)
-    return made
+    return survivors.track(made)
 
 
 def _topology(comm: MPI.Intracomm, settings: Settings) -> Topology:
@@ -302,7 +337,7 @@ def _topology(comm: MPI.Intracomm, settings: Settings) -> Topology:
     if len(known) < len(seats):
         from mpi4py import MPI
 
-        near = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        near = survivors.track(comm.Split_type(MPI.COMM_TYPE_SHARED))
         seat = near.rank, near.size
         near.Free()
         known = exchange(comm, seat, "init()", settings)

@@ -55,9 +55,8 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
     return elastic.run_fn(translated, _reset, FORMAT)
 
 
-def _reset() -> None:
-    world.shutdown()
-    init()
+def _reset() -> bool:
+    return world.restart(init)
 
 
 class VariablesState(ObjectState):

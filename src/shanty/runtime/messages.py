@@ -217,6 +217,12 @@ class EndHungLauncher(Record):
     world: str
 
 
+class KillRanks(Record):
+    """End these ranks, which hang, by SIGKILL; an elastic run goes on without them."""
+
+    ranks: Tuple[int, ...]
+
+
 class AskStacks(Record):
     """Have the ranks write their stacks, as the request of this name."""
 
@@ -427,7 +433,7 @@ class Beat(Record):
 
 
 Order = Union[
-    WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, AskStacks, Warn, Flush,
+    WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, KillRanks, AskStacks, Warn, Flush,
     LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye, Alive,
 ]  # fmt: skip
 Told = Union[

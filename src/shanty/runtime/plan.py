@@ -92,7 +92,7 @@ class Node(Record):
 
 
 class Limits(Record):
-    """What bounds a run: seconds, but for `log_limit`, the bytes of a rank's log."""
+    """What bounds a run: seconds, but for `log_limit`, the bytes of a rank's log, and for counts."""
 
     log_limit: int
     grace: float
@@ -102,6 +102,7 @@ class Limits(Record):
     stall_after: float
     retries: int = 0
     alone: str = "warn"
+    elastic: Optional[int] = None
 
 
 class Leftovers(Record):

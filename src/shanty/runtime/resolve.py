@@ -81,6 +81,8 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     The first of `nodes` is the lead host. Their environments are filled in.
     """
     layout = layout_of(job, nodes, settings.networks)
+    if job.elastic is not None:
+        _check_elastic(job, layout, nodes[0])
     shared_names = namesakes(nodes)
     nodes = tuple(
         node._replace(environment=_environment(job, node, layout, settings)) for node in nodes
@@ -101,6 +103,30 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
         first=first.number,
         number=settings.number,
     )
+
+
+def _check_elastic(job: JobSpec, layout: Layout, lead: Node) -> None:
+    """UsageError where the run cannot go on after a loss."""
+    flavour = FLAVOURS[lead.installation.flavour]
+    able = ", ".join(each.title for each in FLAVOURS.values() if each.elastic)
+    if isinstance(job.command, Raw):
+        raise UsageError(
+            "--elastic needs a run whose launcher shanty calls",
+            "a launcher line of your own decides itself what happens when a rank is lost",
+            "leave out mpirun: shanty run --elastic -n 4 train.py",
+        )
+    if not flavour.elastic:
+        name = next(each.name for each in FLAVOURS.values() if each.elastic)
+        raise UsageError(
+            f"--elastic needs {able}, and this run would use {flavour.title}",
+            "other MPIs end all ranks when one is lost",
+            f"add --mpi {name}; --retries starts again with any MPI",
+        )
+    if layout.ranks is not None and (job.elastic or 1) > layout.ranks:
+        raise UsageError(
+            f"--elastic={job.elastic} needs more ranks than the {layout.ranks} of this run",
+            fix=f"take at most --elastic={max(1, layout.ranks - 1)}, or more ranks with -n",
+        )
 
 
 def leftovers(installation: Installation) -> Leftovers:
@@ -164,6 +190,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
         f"{nodes[0].run_dir}/hostfile",
         tcp_only=not any(node.fabric for node in nodes),
         networks=networks,
+        elastic=job.elastic is not None,
         interface=names.pop() if len(names) == 1 else "",
     )
 
@@ -295,6 +322,8 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
     values.update(_group(node, layout))
     if job.no_tty:
         values["SHANTY_NO_TTY"] = "1"
+    if job.elastic is not None:
+        values["SHANTY_ELASTIC"] = str(job.elastic)
     if job.cpus_per_rank:
         values["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:

@@ -64,7 +64,8 @@ class JobSpec:
     "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
     host was lost or the launcher failed. `tf1`: what scripts import as tensorflow has the names of
     TensorFlow 1. `log_to` is where else the values go that a script logs: tensorboard, mlflow,
-    wandb. `profile`: a trace of all ranks is made. `no_tty`: programs write into pipes.
+    wandb. `profile`: a trace of all ranks is made. `no_tty`: programs write into pipes. `elastic`
+    is the number of ranks with which the run goes on when others are lost; None: it ends then.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
     whichever is there); `master_image` is that of the lead host, where it has another. `mounts` are
@@ -124,6 +125,7 @@ class JobSpec:
     profile: bool = False
     inputs: Optional[str] = None
     no_tty: bool = False
+    elastic: Optional[int] = None
 
     @property
     def secrets(self) -> Tuple[str, ...]:
@@ -235,7 +237,7 @@ class Status:
     become NaN or infinite, and the first rank. `network` is the last trouble of the network between
     the hosts that their kernels counted, with its fix. `attempt` counts from 1; `reason` is why
     there is another one, or why the run has no hosts yet. `trouble` is a problem with
-    the connection to a run that goes on.
+    the connection to a run that goes on. `lost` says which ranks an elastic run has lost, and why.
 
     A clock with the date may jump, so durations are measured by clocks that never do: `born` is
     the time since the submitting machine was `boot`ed, at `created`; `began` is that of the lead
@@ -259,6 +261,7 @@ class Status:
     network: str = ""
     activity: str = ""
     trouble: str = ""
+    lost: Tuple[str, ...] = ()
     born: Optional[float] = None
     boot: str = ""
     began: Optional[float] = None
@@ -298,6 +301,7 @@ class Status:
                 raise TypeError(f"{key} is {known[key]!r}")
             if not -_LARGEST < (known.get(key) or 0) < _LARGEST:  # nor is NaN
                 raise ValueError(f"{key} is {known[key]!r}")
+        known["lost"] = tuple(map(str, known.get("lost", ())))
         for key in ("failure", "alone"):
             if known.get(key) is not None:
                 failure = _known(Failure, known[key])

@@ -48,9 +48,8 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
     return elastic.run_fn(func, reset, FORMAT)
 
 
-def _reset() -> None:
-    world.shutdown()
-    init()
+def _reset() -> bool:
+    return world.restart(init)
 
 
 class ElasticSampler(Sampler[int]):

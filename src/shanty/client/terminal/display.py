@@ -153,6 +153,8 @@ class StatusLine:
         if elapsed >= 3600:
             clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02d}:{elapsed % 60:02d}"
         ranks = f"{status.up}/{status.ranks} ranks up" if status.ranks else f"{status.up} ranks up"
+        if status.lost:
+            ranks = f"{status.up} of {status.ranks} ranks"
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
         state = status.state.value if status.stalled is None else "stalled"

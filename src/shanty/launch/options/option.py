@@ -33,7 +33,7 @@ class Option(NamedTuple):
     The command line needs the rest: `flags` and `help`; the `kind` of a value that is typed, where
     `bool` is a flag without a value; its `metavar` in the help; whether the option is `repeatable`;
     and what a shell offers: the words `choices`, or what `completes` names in
-    `terminal.completion`.
+    `terminal.completion`. Without a value it stands for `bare`, if that is not empty.
     """
 
     field: str
@@ -49,6 +49,7 @@ class Option(NamedTuple):
     repeatable: bool = False
     choices: tuple[str, ...] = ()
     completes: str = ""
+    bare: str = ""
 
     @property
     def flag(self) -> str:

@@ -241,6 +241,7 @@ def plan_of(
             stall_after=settings.stall_after if job.stall_after is None else job.stall_after,
             retries=job.retries,
             alone=job.alone or settings.alone,
+            elastic=job.elastic,
         ),
         leftovers=leftovers(nodes[0].installation),
         scratch=scratch or scratch_of(run),

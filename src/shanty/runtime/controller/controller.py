@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from shanty.runtime import messages, platform
 from shanty.runtime.channel import Channel, readable
@@ -21,10 +21,12 @@ from shanty.runtime.controller.queue_ending import QueueEnding, grace
 from shanty.runtime.controller.status_file import StatusFile
 from shanty.runtime.controller.verdicts import Outcome
 from shanty.runtime.diagnosis.activity import ActivityWatch
-from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
+from shanty.runtime.diagnosis.losses import Losses
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, late, misplaced
 from shanty.runtime.diagnosis.run_view import RunView
 from shanty.runtime.diagnosis.separate_training import alone
+from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.diagnosis.stacks import absent, alive, collect, with_native
 from shanty.runtime.diagnosis.stall_detector import StallDetector
 from shanty.runtime.errors import TIME_LIMIT_EXIT, LaunchError, ShantyError, WorldError
@@ -226,7 +228,11 @@ class Controller:
             expected = self.plan.ranks if name == TOP else None
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
-        if world.report(report, now):
+        lost = len(world.losses.failures) if world.losses is not None else 0
+        first_failure = world.report(report, now)
+        if world.losses is not None and len(world.losses.failures) > lost:
+            self._lose(world.losses)
+        if first_failure:
             self._flush_reports(name)
             unexplained = (report.whole("code") or 0) < 0 or not report.text("why")
             over = self.ending or self.outcome.stopped  # which explains the failure
@@ -246,7 +252,25 @@ class Controller:
                 self._condemn(verdict, FAILURE_GRACE)
             else:
                 changed["state"] = State.RUNNING
+                if self.plan.limits.elastic is not None:
+                    world.losses = Losses(self.plan.limits.elastic)
         self.status_file.update(**changed)
+
+    def kill_hung(self, ranks: Sequence[int], why: str) -> None:
+        """End ranks of an elastic run that hang."""
+        losses = self.worlds[TOP].losses
+        if losses is not None:
+            losses.hung.update(dict.fromkeys(ranks, why))
+            self.tell(messages.KillRanks(tuple(ranks)))
+
+    def _lose(self, losses: Losses) -> None:
+        """Report the last rank that an elastic run has lost."""
+        failure = self.outcome.with_lines(losses.failures[-1])
+        self.event("lost", failure=failure.__dict__)
+        at = time.strftime("%H:%M:%S")
+        why = f": {failure.why}" if failure.why else ""
+        texts = (*self.status_file.status.lost, f"{failure.what}{why} ({at})")
+        self.status_file.write(lost=texts, stalled=None)
 
     def _flush_reports(self, name: str) -> None:
         """Ask every host for the reports of its ranks from before a failure in this world."""

@@ -11,8 +11,9 @@ from typing import Any, Dict, Mapping, Optional
 from shanty.runtime import foreign_variables
 from shanty.runtime.controller.queue_ending import ended_by_term
 from shanty.runtime.diagnosis.mpi_abort import abort, with_error
-from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, at_end, explained
+from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.errors import STOPPED_EXIT, LaunchError, WorldError
 from shanty.runtime.logfile import last_lines
 from shanty.runtime.mpi.flavours import FLAVOURS
@@ -39,7 +40,7 @@ class Outcome:
         self._plan = plan
         self._code: Optional[int] = None
         self._called_off = False  # a user who stops the run does not want another attempt
-        self._launcher_hung = False
+        self._launcher_hung = self._survived = False
         self._error = ""  # why the launcher could not be started
         self.failure: Optional[Failure] = None  # the cause so far
         self.stopped = False  # before it failed
@@ -154,6 +155,7 @@ class Outcome:
         store: Optional[StoreCheck],
     ) -> None:
         """Decide why the run failed, if it did."""
+        self._survived = any(w.losses and w.losses.failures for w in worlds.values())
         open_end = self._code is None or self._failed_with_world()
         if self.is_open:
             self._judge_end(worlds, links)
@@ -178,7 +180,8 @@ class Outcome:
         return self.failure in self.worlds.values()
 
     def _launchers_end(self) -> Optional[int]:
-        return 0 if self._launcher_hung else self.launcher
+        survived = self._survived and (self.launcher or 0) >= 0  # its exit code counts the lost
+        return 0 if self._launcher_hung or survived else self.launcher
 
     def _judge_end(self, worlds: Mapping[str, MpiWorld], links: Optional[LinkCheck]) -> None:
         """Decide whether all is well where the launcher ended and no rank is to blame so far.

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.losses import Losses
 from shanty.runtime.diagnosis.rendezvous import Meeting, explain
+from shanty.runtime.diagnosis.signals import MEANINGS, signal_name
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
@@ -68,6 +70,7 @@ class MpiWorld:
         self.launcher = launcher
         self.ranks: Dict[int, Rank] = {}
         self.mismatch: Optional[Failure] = None
+        self.losses: Optional[Losses] = None  # of an elastic run, once all ranks have joined
         self.began: Optional[float] = None  # when its first rank spoke
         self._over_since: Optional[float] = None  # when its last rank ended
         self.trainings: List[Report] = []  # of the ranks' first steps
@@ -142,6 +145,8 @@ class MpiWorld:
                 rank.fix = report.text("fix", rank.fix)
                 if rank.code != 0:
                     self._fault(rank, report.number("at", now))
+            if self.losses is not None and (rank.code != 0 or self._left(rank)):
+                self.losses.add(self._blame(rank) if rank.code else self.left_early(rank))
         if self._lost is None and report.text("launcher"):
             self._lost = now, rank.host, report.text("launcher")
         if not well or self._first_failure is None:
@@ -151,7 +156,7 @@ class MpiWorld:
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
-        if self._first_failure is None:
+        if self._first_failure is None and self.losses is None:
             self._first_failure = now
 
     def _check_size(self, rank: Rank, report: Report) -> None:
@@ -236,9 +241,14 @@ class MpiWorld:
         return "; ".join(texts[:_SHOWN]) + more
 
     @property
-    def up(self) -> int:
+    def started(self) -> int:
         """The number of ranks that have started."""
         return sum(1 for rank in self.ranks.values() if rank.started)
+
+    @property
+    def up(self) -> int:
+        """The number of ranks that have started, and were not lost since."""
+        return self.started - (len(self.losses.failures) if self.losses is not None else 0)
 
     @property
     def running(self) -> List[int]:
@@ -272,7 +282,7 @@ class MpiWorld:
         """True when every rank is up, and joined or no MPI program."""
         return (
             self.expected is not None
-            and self.up == self.expected
+            and self.started == self.expected
             and not self._all_ended()
             and all(self._is_joined(rank) or rank.plain for rank in self.ranks.values())
         )
@@ -295,6 +305,8 @@ class MpiWorld:
             return self._left_behind(culprit) or self._blame(culprit)
         if self.mismatch:
             return self.mismatch
+        if self.losses is not None:
+            return self.losses.verdict(self.expected or 0)
         if self._lost is not None and now > self._lost[0] + LOST and self.running:
             return self.launcher_lost()
         for rank in self.ranks.values():
@@ -391,7 +403,7 @@ class MpiWorld:
         return rank.joined is not None and not rank.finalized
 
     def _all_ended(self) -> bool:
-        return all(rank.ended is not None for rank in self.ranks.values()) and self.up == (
+        return all(rank.ended is not None for rank in self.ranks.values()) and self.started == (
             self.expected or 0
         )
 
@@ -472,7 +484,7 @@ class MpiWorld:
             )
         if code < 0:
             name = signal_name(-code)
-            meaning = _MEANINGS.get(name, "")
+            meaning = MEANINGS.get(name, "")
             what = f"{where} was ended by {name}" + (f" ({meaning})" if meaning else "")
             why, fix = rank.why, ""
             if rank.finished is not None:
@@ -562,34 +574,6 @@ _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.future
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _DAMAGE = ("SIGABRT", "SIGBUS", "SIGSEGV")  # as of memory behind a buffer
 _COMMUNICATES = r"\.I?([aA]ll|[bB]cast|[gG]ather|[rR]educe|[rR]ecv|[sS]catter|[sS]end)\w*\("
-_MEANINGS = {
-    "SIGSEGV": "it touched memory that is not its own",
-    "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
-    "SIGKILL": "someone, or the kernel, killed it",
-    "SIGTERM": "someone ended it, or its launcher",
-    "SIGABRT": "it gave up, often after an error of MPI or of a library",
-    "SIGILL": "it was built for another processor",
-    "SIGFPE": "an integer was divided by zero",
-    "SIGXFSZ": "a file grew beyond the limit of its size, ulimit -f",
-    "SIGXCPU": "it used more CPU time than its limit, ulimit -t",
-    "SIGALRM": "a timer of its own, or someone else, sent it; it has no handler for it",
-    "SIGSYS": "it made a system call that is forbidden here, as by a container's seccomp profile",
-    "SIGTRAP": "it stopped itself, as a failed check in a library does",
-    "SIGPIPE": "it wrote to a pipe or socket that nobody reads any more",
-    "SIGHUP": "its terminal or session ended, or someone sent it; it has no handler for it",
-    "SIGQUIT": "someone sent it, as Ctrl-\\ does",
-    "SIGUSR1": "someone, or a batch system, sent it; it has no handler for it",
-    "SIGUSR2": "someone, or a batch system, sent it; it has no handler for it",
-}
-
-
-def signal_name(number: int) -> str:
-    """SIGSEGV for 11, and so on."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
 
 def _title(flavour: str) -> str:
     return FLAVOURS[flavour].title if flavour in FLAVOURS else "another MPI"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Mapping, NamedTuple, Optional, Sequence
 
-from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
@@ -110,7 +111,7 @@ def at_end(
             WorldError.exit_code,
             quotes_launcher=True,
         )
-    if expected is not None and (top is None or top.up < expected):
+    if expected is not None and (top is None or top.started < expected):
         missing = [rank for rank in range(expected) if top is None or rank not in top.ranks]
         return Verdict(
             Failure(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import Verdict
@@ -51,6 +51,9 @@ class Actions(Protocol):
 
         A verdict ends the run.
         """
+
+    def kill_hung(self, ranks: Sequence[int], why: str) -> None:
+        """End ranks of an elastic run that hang."""
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
         """Return the stacks of every rank, with the MPI call it is in."""

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from shanty.runtime.diagnosis.root_cause import Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
-from shanty.runtime.diagnosis.stall_verdict import Stall, Standing, judge
+from shanty.runtime.diagnosis.stall_verdict import IDLE, MOSTLY, Stall, Standing, judge
 from shanty.runtime.errors import STALL_EXIT
 from shanty.runtime.messages import HostLoad, LinkPorts, LinkResults, Moves, RankState, Watch
 from shanty.runtime.plan import Plan
@@ -30,6 +30,7 @@ _LOOKS = 12.0  # looks in the time of the bound
 _EARLY = 6.0  # after this part of the bound in one call of MPI, the hosts' links are tried
 _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
+_STOPPED = ("T", "t")
 _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
 
 
@@ -49,6 +50,7 @@ class StallDetector:
         self._actions = actions
         self._after: float = plan.limits.stall_after  # 0: the detector is off
         self._stops = plan.limits.on_stall == "stop"
+        self._elastic = plan.limits.elastic is not None
         self._pause = min(max(self._after / _LOOKS, _SHORTEST), _LONGEST)
         self._next = 0.0
         self._sign: Tuple[float, ...] = ()  # what changes with every sign of life
@@ -215,6 +217,10 @@ class StallDetector:
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
         loads = {host: self._load(host, look.moves.load) for host, look in self._looks.items()}
         forked = {rank.rank: rank.forked for rank in known.ranks.values() if rank.forked}
+        lost = known.losses.ranks if known.losses is not None else ()
+        ended = {rank: host for rank, host in ended.items() if rank not in lost}
+        size = (known.expected or 0) - len(lost)
+        ranks = [state for state in ranks if state.rank not in lost]
         many = Counter(state.host for state in ranks)
         standings = [
             Standing(
@@ -226,10 +232,10 @@ class StallDetector:
             for state in ranks
             if state.rank not in ended
         ]
-        if len(standings) + len(ended) < (known.expected or 0):
+        if len(standings) + len(ended) < size:
             return None  # a node agent has not yet said how its ranks are
         fault = self.network or self._fault
-        return judge(standings, ended, loads, after, fault, known.expected or 0, forked)
+        return judge(standings, ended, loads, after, fault, size, forked)
 
     def _load(self, host: str, load: HostLoad) -> HostLoad:
         """Returns the load of a host with those links only that the run takes."""
@@ -261,11 +267,25 @@ class StallDetector:
             append_line(self._run.stalls, report)
         self._actions.event("stall", what=stall.what, odd=report["odd"], host=stall.host)
         verdict = None
-        if self._stops:
+        hung = self._hung(stall, world) if self._elastic else []
+        if hung:
+            self._actions.kill_hung(hung, stall.what)
+        elif self._stops:
             first = next(iter(stall.stragglers), None)
             failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
             verdict = Verdict(failure, STALL_EXIT)
         self._actions.stalled(time.time() - (now - self._quiet_since), verdict)
+
+
+    def _hung(self, stall: Stall, world: str) -> List[int]:
+        """Returns the ranks that keep the others of an elastic run waiting, and do nothing."""
+        states = {state.rank: state for state in self._ranks(self._actions.view(), world)}
+        idle = [rank for rank in stall.stragglers if rank in states and _is_idle(states[rank])]
+        return list(stall.stragglers) if self._stops else idle
+
+
+def _is_idle(state: RankState) -> bool:
+    return state.state in _STOPPED or (state.cpu < IDLE and state.ready < MOSTLY)
 
 
 def _longest_wait(state: RankState) -> float:

@@ -26,9 +26,9 @@ _TRAFFIC = 1 << 20  # bytes a second at which a host still sends or receives som
 _TRICKLE = 64 << 10  # and from which something is at least on its way
 _STARVED = 0.05  # of a rank's fair share of the cores: with less it hardly runs
 _FROZEN = 0.003  # of a core; a rank that waits in MPI yields most of its share by itself
-_MOSTLY = 0.8  # of the looks at a rank
+MOSTLY = 0.8  # of the looks at a rank
 _BUSY = 0.5  # of a core: with more it computes; a rank that polls takes less
-_IDLE = 0.05  # of a core: with less a process waits for something
+IDLE = 0.05  # of a core: with less a process waits for something
 _FOREIGN = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen"
     r"|/shanty/(runtime|collectives|torch|xgboost|compat)/"
@@ -98,7 +98,7 @@ class Standing:
     @property
     def idle(self) -> bool:
         """Returns True when it neither uses nor wants CPU time."""
-        return self.state.cpu < _IDLE and self.state.ready < _MOSTLY
+        return self.state.cpu < IDLE and self.state.ready < MOSTLY
 
     def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
         """Returns the call that it has been in, and for how long."""
@@ -109,7 +109,7 @@ class Standing:
             return "shanty.xgboost", 0.0
         if state.call:
             return state.call, state.waits
-        if state.wait and state.cpu < _BUSY and state.ready < _MOSTLY:
+        if state.wait and state.cpu < _BUSY and state.ready < MOSTLY:
             return state.wait
         if not frames or state.still is None or not state.read:
             return "", 0.0
@@ -125,7 +125,7 @@ class Standing:
     def starved(self) -> bool:
         """Returns True when it is ready to run but gets no CPU time."""
         least = min(_FROZEN, _STARVED * self.fair) if self.call else _STARVED * self.fair
-        return self.state.ready > _MOSTLY and self.state.cpu < least
+        return self.state.ready > MOSTLY and self.state.cpu < least
 
     def doing(self, ranks: Mapping[Tuple[str, int], int]) -> str:
         """Returns what it does when it is not in MPI; `ranks` are by (host, pid)."""

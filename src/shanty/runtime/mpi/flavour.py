@@ -93,6 +93,7 @@ class Flavour(ABC):
     always: Settings = ()
     shared_cores: Settings = ()
     oversubscribed: Settings = ()
+    elastic: Settings = ()  # where ranks may be lost; empty where that ends a run in any case
     without_cma: Settings = ()  # where ranks may not copy from each other's memory
     in_operator: Settings = ()  # in the launcher's pod, beside what Kubeflow's operators set
 
@@ -135,6 +136,8 @@ class Flavour(ABC):
             settings.update(self.shared_cores)
         if layout.oversubscribe:
             settings.update(self.oversubscribed)
+        if layout.elastic:
+            settings.update(self.elastic)
         if self.tells_prefix:
             settings.update(self.moved(mpi.prefix))
         return {name: value for name, value in settings.items() if name not in decided}

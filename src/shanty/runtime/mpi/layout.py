@@ -27,6 +27,7 @@ class Layout:
     hostfile: str  # the path of the run's host file on the lead host
     tcp_only: bool = False  # no host is known to have a faster network than TCP's
     networks: Tuple[str, ...] = ()  # as 10.0.0.0/24: the best, or all that are routed; () for any
+    elastic: bool = False  # the ranks go on when some are lost
     interface: str = ""  # the name of the network's interface where all hosts have the same
 
     @property

@@ -49,6 +49,7 @@ LINGER = 2.0  # seconds that what a launcher left running may go on after it
 PLAIN = 2.0  # seconds without a libmpi after which a rank counts as no MPI program (so far)
 _UNSAMPLED = 0.4  # seconds until the load of the host is measured; the ranks start first
 _TICK = 0.25
+_TOP = "0"  # the world of the plan's launcher
 LATER = tuple(  # what is imported where it is needed
     f"shanty.runtime.{name}"
     for name in (
@@ -279,6 +280,8 @@ class NodeAgent:
                 self._look_around(order.name)
             elif isinstance(order, messages.Warn):
                 self._warn(order.signal)
+            elif isinstance(order, messages.KillRanks):
+                self._kill(order.ranks)
             elif isinstance(order, messages.Flush):
                 self._hear()
                 self._look_for_orphans()
@@ -381,6 +384,18 @@ class NodeAgent:
                     reached.add(rank)
         without = tuple(sorted(alive.keys() - reached))
         self.controller.send(messages.Warned(tuple(sorted(reached)), without))
+
+    def _kill(self, ranks: Sequence[int]) -> None:
+        """End ranks that may be stopped, and so may what wraps them."""
+        for rank in ranks:
+            program = self.programs.get((_TOP, rank))
+            if program is not None:
+                for pid in program.pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                if program.wrapper:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(program.wrapper, signal.SIGCONT)
 
     def _look_at_activity(self, *, afresh: bool) -> None:
         """Report to the controller what the ranks are busy with."""

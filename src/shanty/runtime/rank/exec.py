@@ -41,6 +41,9 @@ STEP = "SHANTY_STEP"  # a task's place by srun, which bypasses the script of its
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _NO_TTY = "SHANTY_NO_TTY"
+_ELASTIC = "SHANTY_ELASTIC"
+# Open MPI's words for each collective that a loss breaks off; it is an error of the call as well.
+_NOISE = b"NBC_Progress: an error "
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
@@ -251,6 +254,7 @@ class _Rank:
         self.advice = ""  # for when it fails
         self.stdout: Callable[[], tuple[int, int]] = os.pipe
         self.mute = False  # its output cannot be kept
+        self.finalized: int | None = None  # a pipe, of an elastic run: the program has left MPI
         self.dismissed = False  # the launcher or the node agent ends the ranks
 
     def run_contained(self, line: Line) -> int:
@@ -297,6 +301,8 @@ class _Rank:
         advice = {"fix": self.advice} if self.advice and code > 0 else {}
         orphaned = os.getppid() != self.parent
         self._tell(event="exited", pid=pid, code=code, at=at, orphaned=orphaned, **advice)
+        if _ELASTIC in os.environ and not self._has_finalized(code):
+            os.kill(os.getpid(), signal.SIGKILL)  # of an end by itself, Open MPI tells no other rank
         if code != 0 and self.report["world"] == "0":
             self._wait_for_end(wake)
         return code if code >= 0 else 128 - code
@@ -307,6 +313,16 @@ class _Rank:
         self.writer.close()
         self._tell(event="exited", code=code, why=text, fix=fix, at=time.monotonic())
         return code
+
+    def _has_finalized(self, code: int) -> bool:
+        """Return whether a program that ended with `code` has left its world as all do."""
+        if code != 0 or self.finalized is None:
+            return False
+        os.set_blocking(self.finalized, False)
+        try:
+            return bool(os.read(self.finalized, 1))
+        except BlockingIOError:  # a child of it lives, and has the other end
+            return False
 
     def _wait_for_end(self, wake: int) -> None:
         """Wait until the node agent ends the run, which gives the other ranks time to write.
@@ -342,6 +358,11 @@ class _Rank:
     def _start(self) -> None:
         kept = (stream for stream in (STDOUT, STDERR) if stream not in self.passed.inherited)
         ends, actions = self.output.open(None, tuple(kept), self.stdout)
+        if _ELASTIC in os.environ:
+            self.finalized, end = os.pipe()
+            os.set_inheritable(end, True)
+            os.environ[reports.FINALIZED] = str(end)
+            ends = [*ends, end]
         try:
             reset = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawnp(
@@ -375,6 +396,8 @@ class _Rank:
                 return status
 
     def _take(self, _: object, stream: int, data: bytes) -> None:
+        while self.finalized is not None and data.startswith(_NOISE):
+            data = data.partition(b"\n")[2].lstrip(b"\n")
         if self.copies is not None:
             self.copies.feed(stream, data)
         if not self.passed.feed(stream, data):

@@ -239,6 +239,7 @@ class RankProcess:
             self.mpi.Finalize()
         if self.mpi.Is_finalized() and os.getpid() == self.pid:
             self.tell("finalized")
+            reports.note_finalized()
 
     def die(self, code: int, why: str, fix: str = "") -> None:
         """Ends a rank that failed: MPI_Finalize would wait for the others indefinitely."""

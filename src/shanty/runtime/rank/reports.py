@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Value = Union[str, int, float, bool, None]
 
 FIFO = "SHANTY_REPORTS"  # the environment variable that names the FIFO
+FINALIZED = "SHANTY_FINALIZED"  # the descriptor that an elastic run's rank writes to at its end
 UNWRITABLE = "its output cannot be kept"  # begins the why of a rank that a full disk ended
 UNSPAWNED = "MPI started no workers"  # begins the why of a pool that it refused them
 # What to do where a message is longer than its receiver expects.
@@ -31,6 +32,13 @@ _PATIENCE = 10.0  # seconds that a full FIFO is waited for
 def open_reports(path: str) -> int:
     """Opens a descriptor to write reports to; OSError without a node agent."""
     return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def note_finalized() -> None:
+    """Tell `rank.exec` that this rank has left its world as all do, in an elastic run."""
+    number = os.environ.get(FINALIZED, "")
+    if number.isdigit():
+        os.write(int(number), b"1")
 
 
 def encode(report: Mapping[str, Value]) -> bytes:

@@ -1,0 +1,139 @@
+"""The ranks that are left of an elastic run, and how they find each other after a loss.
+
+`shanty run --elastic` lets MPI outlive a rank (MPI's fault tolerance, "ULFM": Bland et al.,
+"Post-failure recovery of MPI communication capability", IJHPCA 2013). A call that needs a lost rank
+raises an error then, on the ranks that notice. Each of them revokes all communicators, which ends
+the calls of those that have not noticed; all that live agree that somebody has to start again, and
+shrink the last communicator that they had in common. Without `--elastic` nothing here is used.
+Importing this module starts no MPI.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from array import array
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from shanty.runtime.rundir import FAILING, SEAT
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Comm = TypeVar("Comm", bound="MPI.Intracomm")
+
+ELASTIC = "SHANTY_ELASTIC"
+"""The variable with the least number of ranks that an elastic run goes on with."""
+
+_LONGEST = 0.002  # seconds between two looks at most
+
+_living: MPI.Intracomm | None = None  # of the ranks that were there when it was made
+_again = False  # some rank has to start again
+_made: list[MPI.Intracomm] = []  # from it, or from one of these
+
+
+def is_elastic() -> bool:
+    """Return whether this run goes on when it loses a rank."""
+    return ELASTIC in os.environ
+
+
+def track(comm: Comm) -> Comm:
+    """Return a new communicator, whose calls will end when a rank was lost."""
+    if is_elastic():
+        from mpi4py import MPI
+
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        _made.append(comm)
+    return comm
+
+
+def living(world: MPI.Intracomm) -> MPI.Intracomm:
+    """Return the communicator of the ranks that are left of `world`. Collective the first time."""
+    global _living
+    if _living is None:
+        from mpi4py import MPI
+
+        for each in (world, MPI.COMM_SELF):
+            each.Set_errhandler(MPI.ERRORS_RETURN)
+        _living = world.Dup()
+        _living.Set_errhandler(MPI.ERRORS_RETURN)
+    return _living
+
+
+def revoke() -> None:
+    """End all calls on all communicators of this run, on all ranks; later ones raise."""
+    from mpi4py import MPI
+
+    for comm in [*_made, *([_living] if _living is not None else [])]:
+        with suppress(MPI.Exception):
+            comm.Revoke()
+    _made.clear()
+
+
+def all_say(yes: bool) -> bool:
+    """Return whether all ranks that are left say yes; the same on all. Outlives any loss.
+
+    Once the answer was no, it remains until `shrink`.
+    """
+    global _again
+    from mpi4py import MPI
+
+    if _living is None or _again:
+        return yes and not _again
+    word = array("i", [int(yes)])
+    request = _living.Iagree(word)
+    pause = 1e-5
+    with suppress(MPI.Exception):  # a rank was lost that not all knew of: the answer counts
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST)
+    _again = not word[0]
+    return not _again
+
+
+def count() -> int:
+    """Return how many ranks there were when they last met."""
+    return 1 if _living is None else _living.size
+
+
+def shrink() -> int:
+    """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`."""
+    global _living, _again
+    from mpi4py import MPI
+
+    _again = False
+    if _living is not None:
+        _living = _living.Shrink()
+        _living.Set_errhandler(MPI.ERRORS_RETURN)
+    return count()
+
+
+def leave(error: BaseException) -> None:
+    """Have this process end as a lost rank, whatever the script does about the error."""
+    if is_elastic():
+        import mpi4py
+
+        from shanty.runtime.rank import ending
+
+        def end() -> None:
+            if FAILING not in os.environ:  # else it ends this way already
+                ending.end(rank, 0 if well else 1)
+
+        rank = int(os.environ.get(SEAT) or os.environ.get("RANK", "0"))
+        well = isinstance(error, SystemExit) and not error.code
+        mpi4py.rc.finalize = False  # it would wait for the others
+        atexit.register(end)
+
+
+def renumber(rank: int, size: int, local_rank: int, local_size: int) -> None:
+    """Let the variables of the environment follow the ranks that are left.
+
+    What belongs to this rank in the run's folder keeps the number that it began with.
+    """
+    os.environ.setdefault(SEAT, os.environ.get("RANK", str(rank)))
+    now = {
+        "RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_size,
+    }  # fmt: skip
+    os.environ.update({name: str(value) for name, value in now.items()})

@@ -1,0 +1,47 @@
+"""The ranks that an elastic run has lost, and when that is the end of it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Dict, FrozenSet, List, Optional
+
+from shanty.runtime.spec import Failure
+
+_SAME = 3  # ranks that one exception may end before it counts as a bug of the script
+
+
+class Losses:
+    """The losses of one world, which goes on while `least` ranks are left."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+        self.failures: List[Failure] = []  # one a rank, in their order
+        self.hung: Dict[int, str] = {}  # what the ranks that were ended for it did
+
+    @property
+    def ranks(self) -> FrozenSet[int]:
+        """The ranks that were lost."""
+        return frozenset(each.rank for each in self.failures if each.rank is not None)
+
+    def add(self, failure: Failure) -> None:
+        """Note why a rank was lost."""
+        hung = self.hung.get(-1 if failure.rank is None else failure.rank)
+        if hung is not None:
+            where = f"rank {failure.rank} on {failure.host}"
+            failure = replace(failure, what=f"{where} was ended since it hung", why=hung, fix="")
+        self.failures.append(failure)
+
+    def verdict(self, expected: int) -> Optional[Failure]:
+        """Return why a world of `expected` ranks has to end; None while it goes on."""
+        left = expected - len(self.failures)
+        causes = Counter(each.why for each in self.failures if each.why)
+        cause, many = causes.most_common(1)[0] if causes else ("", 0)
+        if many >= _SAME:
+            first = next(each for each in self.failures if each.why == cause)
+            return replace(first, why=f"{cause}; {many} ranks have been lost to it, so it is a bug")
+        if left >= self.least:
+            return None
+        first, needed = self.failures[0], f"--elastic={self.least} needs {self.least}"
+        text = f"{left} of {expected} ranks are left, and {needed}"
+        return replace(first, why=f"{first.why}; {text}" if first.why else text)
