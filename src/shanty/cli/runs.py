@@ -15,7 +15,7 @@ from shanty.launch.stack_text import grouped, label
 from shanty.runtime import site
 from shanty.runtime.errors import LostError, ShantyError, UsageError
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import State
+from shanty.runtime.spec import State, Status
 
 _RECENT = 20  # runs that `ps` lists unless asked for all
 _PATIENCE = 15.0  # seconds beyond the grace in which a stopped run must have ended

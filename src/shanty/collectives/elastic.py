@@ -1,7 +1,7 @@
 """Elastic training: a state goes back to its last commit after a failure, or in a later run.
 
-Horovod's elastic API, for the state of any framework. The ranks of a run stay the same: none joins
-or leaves while it lasts.
+Horovod's elastic API, for the state of any framework. In an elastic run the ranks that are left go
+on when others are lost (`survivors`); otherwise they stay the same. None joins while it lasts.
 
 Commits are kept on disk, too: one file for a call of `run`, written by rank 0, named by a hash over
 the folder, the script, its arguments, the function and how many calls of `run` there were before:
@@ -173,7 +173,7 @@ Broadcast = Callable[[Any], Any]
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
     """The hosts of the job have changed. `skip_sync`: the state need not be broadcast for that.
 
-    Nothing in shanty raises it, since the ranks of a run stay the same; a script's own call of
+    Nothing in shanty raises it, since no rank joins a run; a script's own call of
     `State.on_hosts_updated` makes the next commit do so.
     """
 
@@ -311,7 +311,8 @@ def run_fn(
 ) -> Callable[..., Result]:
     """Return `func(state, …)`, which trains, as a function that survives failures.
 
-    reset: ends Horovod and starts it again; true where ranks were lost. form: of the file of commits. See a front end's `run`.
+    reset: ends Horovod and starts it again, and returns true where ranks were lost. form: of the
+    file of commits. See a front end's `run`.
     """
 
     @functools.wraps(func)
@@ -332,8 +333,8 @@ def run_fn(
             if state._store is not None:
                 state._store.remove()
             return result
-        except BaseException as error:
-            survivors.leave(error)
+        except BaseException:
+            survivors.leave()
             raise
         finally:
             store, state._store = state._store, None

@@ -10,7 +10,6 @@ Importing this module starts no MPI.
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 from array import array
@@ -22,7 +21,7 @@ from shanty.runtime.rundir import FAILING, SEAT
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Comm = TypeVar("Comm", bound="MPI.Intracomm")
+Comm = TypeVar("Comm", bound="MPI.Comm")
 
 ELASTIC = "SHANTY_ELASTIC"
 """The variable with the least number of ranks that an elastic run goes on with."""
@@ -31,7 +30,7 @@ _LONGEST = 0.002  # seconds between two looks at most
 
 _living: MPI.Intracomm | None = None  # of the ranks that were there when it was made
 _again = False  # some rank has to start again
-_made: list[MPI.Intracomm] = []  # from it, or from one of these
+_made: list[MPI.Comm] = []  # from it, or from one of these
 
 
 def is_elastic() -> bool:
@@ -66,9 +65,10 @@ def revoke() -> None:
     """End all calls on all communicators of this run, on all ranks; later ones raise."""
     from mpi4py import MPI
 
-    for comm in [*_made, *([_living] if _living is not None else [])]:
-        with suppress(MPI.Exception):
-            comm.Revoke()
+    for comm in [*_made, _living]:
+        if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:  # that is: was not freed
+            with suppress(MPI.Exception):
+                comm.Revoke()
     _made.clear()
 
 
@@ -105,26 +105,17 @@ def shrink() -> int:
 
     _again = False
     if _living is not None:
-        _living = _living.Shrink()
-        _living.Set_errhandler(MPI.ERRORS_RETURN)
+        made = _living.Shrink()
+        assert isinstance(made, MPI.Intracomm)
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        _living = made
     return count()
 
 
-def leave(error: BaseException) -> None:
-    """Have this process end as a lost rank, whatever the script does about the error."""
+def leave() -> None:
+    """Have this process end as a lost rank, whatever the script does about its error."""
     if is_elastic():
-        import mpi4py
-
-        from shanty.runtime.rank import ending
-
-        def end() -> None:
-            if FAILING not in os.environ:  # else it ends this way already
-                ending.end(rank, 0 if well else 1)
-
-        rank = int(os.environ.get(SEAT) or os.environ.get("RANK", "0"))
-        well = isinstance(error, SystemExit) and not error.code
-        mpi4py.rc.finalize = False  # it would wait for the others
-        atexit.register(end)
+        os.environ[FAILING] = "1"
 
 
 def renumber(rank: int, size: int, local_rank: int, local_size: int) -> None:

@@ -433,8 +433,8 @@ class Beat(Record):
 
 
 Order = Union[
-    WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, KillRanks, AskStacks, Warn, Flush,
-    LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye, Alive,
+    WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, KillRanks, AskStacks, Warn,
+    Flush, LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye, Alive,
 ]  # fmt: skip
 Told = Union[
     Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Warned, Flushed,

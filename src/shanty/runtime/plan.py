@@ -92,7 +92,7 @@ class Node(Record):
 
 
 class Limits(Record):
-    """What bounds a run: seconds, but for `log_limit`, the bytes of a rank's log, and for counts."""
+    """What bounds a run: seconds, but for counts and `log_limit`, the bytes of a rank's log."""
 
     log_limit: int
     grace: float

@@ -341,10 +341,10 @@ def test_what_it_wrote_does_not_fit() -> None:
 
 
 def test_two_at_the_same_time(capsys: pytest.CaptureFixture[str]) -> None:
-    first = commits.store("train", FORMAT)
+    first = commits.Store(commits.commit_path("train"), FORMAT)
     commits._calls.clear()
     first.write({"a": 1})
-    second = commits.store("train", FORMAT)
+    second = commits.Store(commits.commit_path("train"), FORMAT)
     taken: list[Any] = []
     second.resume(taken.append)
     second.write({"a": 2})
@@ -357,7 +357,7 @@ def test_two_at_the_same_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_cannot_be_written_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    store = commits.store("train", FORMAT)
+    store = commits.Store(commits.commit_path("train"), FORMAT)
     store.write({"a": lambda: 1})
     store.write({"a": lambda: 1})
     assert capsys.readouterr().err.count("commits stay in memory from now on") == 1
@@ -407,7 +407,7 @@ def test_long_writes_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -
         now[0] += kept
 
     monkeypatch.setattr(torch, "save", save)
-    store = commits.store("train", FORMAT)
+    store = commits.Store(commits.commit_path("train"), FORMAT)
     for _ in range(5):
         store.write(0.01)  # short ones always
     assert len(written) == 5
@@ -422,9 +422,9 @@ def test_long_writes_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -
 def test_a_process_that_is_killed_amid_a_write_leaves_the_old_commit(tmp_path: Path) -> None:
     code = (
         "import os, torch\n"
-        "from shanty.collectives.elastic import store\n"
+        "from shanty.collectives.elastic import Store, commit_path\n"
         "from shanty.torch.elastic import FORMAT\n"
-        "store = store('train', FORMAT)\n"
+        "store = Store(commit_path('train'), FORMAT)\n"
         "store.write({'step': 1})\n"
         "def save(kept, file):\n"
         "    file.write(b'half of it'); file.flush(); os.kill(os.getpid(), 9)\n"

@@ -138,8 +138,8 @@ class Session:
         if status.not_finite and not before.not_finite:
             self._say("not-finite", status.not_finite, text=status.not_finite)
         for text in status.lost[len(before.lost) :]:
-            going = "" if status.state.final else f"; {status.up} of {status.ranks} ranks go on"
-            self._say("lost", text + going, text=text, left=status.up)
+            left = f"{status.up} of {status.ranks} ranks are left"
+            self._say("lost", f"{text}; {left}", text=text, left=status.up)
         if status.network not in ("", before.network):
             self._say("network", status.network, text=status.network)
         if status.state.final or status.stalled not in (None, before.stalled):

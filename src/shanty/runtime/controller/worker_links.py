@@ -21,8 +21,8 @@ from shanty.runtime.channel import readable
 from shanty.runtime.connections import REAP, RESET, RUN_AGENT, request_command
 from shanty.runtime.controller.rsh_server import RshServer
 from shanty.runtime.controller.worker_link import ClockOffset, WorkerLink, WorkerState
-from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.diagnosis.run_view import Actions
+from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.folder_watch import removed
 from shanty.runtime.heartbeat import SILENCE
 from shanty.runtime.messages import Launch, Prepare

@@ -7,8 +7,8 @@ import signal
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.losses import Losses
+from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.rendezvous import Meeting, explain
 from shanty.runtime.diagnosis.signals import MEANINGS, signal_name
 from shanty.runtime.errors import LaunchError, WorldError
@@ -574,6 +574,7 @@ _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.future
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _DAMAGE = ("SIGABRT", "SIGBUS", "SIGSEGV")  # as of memory behind a buffer
 _COMMUNICATES = r"\.I?([aA]ll|[bB]cast|[gG]ather|[rR]educe|[rR]ecv|[sS]catter|[sS]end)\w*\("
+
 
 def _title(flavour: str) -> str:
     return FLAVOURS[flavour].title if flavour in FLAVOURS else "another MPI"

@@ -24,6 +24,7 @@ MEANINGS = {
     "SIGUSR2": "someone, or a batch system, sent it; it has no handler for it",
 }
 
+
 def signal_name(number: int) -> str:
     """SIGSEGV for 11, and so on."""
     try:

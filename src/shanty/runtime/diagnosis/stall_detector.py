@@ -276,7 +276,6 @@ class StallDetector:
             verdict = Verdict(failure, STALL_EXIT)
         self._actions.stalled(time.time() - (now - self._quiet_since), verdict)
 
-
     def _hung(self, stall: Stall, world: str) -> List[int]:
         """Returns the ranks that keep the others of an elastic run waiting, and do nothing."""
         states = {state.rank: state for state in self._ranks(self._actions.view(), world)}

@@ -35,8 +35,8 @@ _DISCOVERY = 60  # seconds that a script has for naming the hosts
 
 _LEVELS = "-the run decides how an allreduce goes over the hosts"
 _TUNING = "-nothing is tuned while a job runs"
-_FIXED = "-the number of ranks does not change while a job runs; a job that was interrupted \
-resumes from its last commit when it is run again"
+_FIXED = "-the number of ranks does not change in a job of this line; `shanty run --elastic=N -n M \
+SCRIPT` goes on with N ranks when others are lost"
 _GLOO = "-ranks share their gradients over MPI"
 
 OPTIONS = table(

@@ -302,7 +302,8 @@ class _Rank:
         orphaned = os.getppid() != self.parent
         self._tell(event="exited", pid=pid, code=code, at=at, orphaned=orphaned, **advice)
         if _ELASTIC in os.environ and not self._has_finalized(code):
-            os.kill(os.getpid(), signal.SIGKILL)  # of an end by itself, Open MPI tells no other rank
+            # Open MPI tells the other ranks of no other end than this one.
+            os.kill(os.getpid(), signal.SIGKILL)
         if code != 0 and self.report["world"] == "0":
             self._wait_for_end(wake)
         return code if code >= 0 else 128 - code

@@ -1,0 +1,114 @@
+"""Elastic runs: a rank is lost, and the others go on without it (Open MPI 5)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from runs import Shanty
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+SCRIPT = str(Path(__file__).with_name("workers") / "elastic_loss.py")
+RANKS = 4
+
+
+def lose(shanty: Shanty, how: str, ranks: str, *options: str) -> CompletedProcess[str]:
+    """Run the training on four ranks, some of which are lost."""
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", str(RANKS), *options]
+    return shanty("run", *wanted, SCRIPT, how, ranks, timeout=120)
+
+
+def left(done: CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What the ranks said that came to the end; they must be one world, and agree."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.partition("] ")[2] for line in done.stdout.splitlines()]
+    told = sorted((json.loads(line) for line in lines if line.startswith("{")), key=_rank)
+    size = str(len(told))
+    assert [each["rank"] for each in told] == list(range(len(told)))
+    assert [each["place"] for each in told] == [[str(k), size] * 2 for k in range(len(told))]
+    assert len({each["sum"] for each in told}) == 1
+    assert {each["size"] for each in told} == {len(told)}
+    return told
+
+
+def _rank(each: dict[str, Any]) -> int:
+    return int(each["rank"])
+
+
+LOSSES = [
+    ("kill", "1", "was ended by SIGKILL"),
+    ("segv", "2", "was ended by SIGSEGV"),
+    ("exit0", "3", "ended with exit code 0 without MPI_Finalize"),
+    ("exit1", "1", "ended with exit code 1"),
+    ("exception", "1", "ended with exit code 1: ValueError: planted"),
+    ("sysexit", "2", "ended with exit code 0 without MPI_Finalize"),
+    ("kill", "0", "was ended by SIGKILL"),
+    ("kill", "0,2", "was ended by SIGKILL"),
+    ("recovery", "1,3", "was ended by SIGKILL"),
+]
+
+
+@pytest.mark.parametrize("how, ranks, said", LOSSES, ids=[f"{h}-{r}" for h, r, _ in LOSSES])
+@pytest.mark.sampled(3)
+def test_the_others_go_on(shanty: Shanty, how: str, ranks: str, said: str) -> None:
+    done = lose(shanty, how, ranks, "--elastic")
+    told, lost = left(done), [int(word) for word in ranks.split(",")]
+    assert [each["first"] for each in told] == [k for k in range(RANKS) if k not in lost]
+    for each in told:
+        assert each["begins"][0] == [0, each["first"], RANKS]
+        assert each["begins"][-1][0] in (20, 25)  # the last commit, or that of a rank ahead
+        assert each["resets"][-1] == len(told)
+        assert each["share"] == -(-4 * 60 // len(told))  # all samples are dealt out again
+    status = json.loads(shanty("show", "last", "--json").stdout)
+    assert (status["up"], status["ranks"], status["failure"]) == (len(told), RANKS, None)
+    assert len(status["lost"]) == len(lost)
+    assert all(f"rank {k} on " in " ".join(status["lost"]) for k in lost)
+    assert said in status["lost"][0]
+    assert said in done.stderr
+    assert f"{len(told)} of {RANKS} ranks are left" in done.stderr
+    assert "NBC_Progress" not in done.stdout + done.stderr
+
+
+def test_a_stopped_rank_is_left_behind(shanty: Shanty) -> None:
+    done = lose(shanty, "stop", "2", "--elastic", "--stall-after", "2s")
+    assert [each["first"] for each in left(done)] == [0, 1, 3]
+    assert "rank 2 on " in done.stderr
+    assert "was ended since it hung: no progress for 2 s" in done.stderr
+
+
+def test_too_few_are_left(shanty: Shanty) -> None:
+    done = lose(shanty, "kill", "0,2", "--elastic=3")
+    assert done.returncode == 137
+    assert "2 of 4 ranks are left, and --elastic=3 needs 3" in done.stderr
+    shown = shanty("ps", "--all").stdout
+    assert "failed" in shown
+
+
+def test_a_bug_that_ends_one_rank_after_the_other_ends_the_run(shanty: Shanty) -> None:
+    done = lose(shanty, "exception", "0,1,2", "--elastic")
+    assert done.returncode == 1
+    assert "ValueError: planted; 3 ranks have been lost to it, so it is a bug" in done.stderr
+
+
+def test_without_elastic_a_loss_ends_the_run(shanty: Shanty) -> None:
+    done = lose(shanty, "kill", "1")
+    assert done.returncode == 137
+    assert "rank 1 on " in done.stderr
+
+
+def test_what_cannot_be_elastic(shanty: Shanty) -> None:
+    other = shanty("run", "--mpi", "mpich", "--elastic", "-n", "2", SCRIPT, "kill", "1")
+    assert other.returncode == 2
+    assert "--elastic needs Open MPI 5, and this run would use MPICH" in other.stderr
+    line = shanty("run", "--elastic", "--", "mpirun", "-n", "2", "python", SCRIPT)
+    assert line.returncode == 2
+    assert "leave out mpirun" in line.stderr
+    many = shanty("run", "--elastic=3", "-n", "2", SCRIPT, "kill", "1")
+    assert many.returncode == 2
+    assert "take at most --elastic=1" in many.stderr

@@ -1,0 +1,76 @@
+"""Trains for 60 steps by `hvd.elastic` with a commit every 5; some ranks are lost on the way.
+
+Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, recovery), and which ranks, by
+the numbers that they begin with, as 1,2; step 23 is theirs. With `recovery` the second one is
+lost while the others leave the first one behind. Each rank that comes to the end prints one line
+of JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+
+import torch
+
+import shanty.torch as hvd
+from shanty.collectives import survivors
+
+HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
+STEPS, AT = 60, 23
+
+torch.set_num_threads(1)
+hvd.init()
+first = hvd.rank()
+torch.manual_seed(first)  # the broadcast makes them the same
+model = torch.nn.Linear(1000, 4)
+sampler = hvd.elastic.ElasticSampler(range(4 * STEPS), shuffle=False)
+state = hvd.elastic.TorchState(model=model, sampler=sampler, step=0)
+begins, resets = [], []
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose():
+    """End, or stop, this process."""
+    if HOW == "exception":
+        raise ValueError("planted")
+    if HOW == "sysexit":
+        sys.exit(0)
+    if HOW in ("exit0", "exit1"):
+        os._exit(int(HOW[-1]))
+    number = {"segv": signal.SIGSEGV, "stop": signal.SIGSTOP}.get(HOW, signal.SIGKILL)
+    threading.Timer(0.002, os.kill, (os.getpid(), number)).start()  # in the next collective
+
+
+if HOW == "recovery" and first == LOST[-1]:
+    survivors.shrink = die
+
+
+@hvd.elastic.run
+def train(state):
+    begins.append((state.step, hvd.rank(), hvd.size()))
+    while state.step < STEPS:
+        model.zero_grad()
+        model(torch.ones(8, 1000)).square().mean().backward()
+        for name, parameter in model.named_parameters():
+            parameter.data -= 0.001 * hvd.allreduce(parameter.grad, name=name)
+        state.step += 1
+        if state.step % 5 == 0:
+            state.commit()
+        if state.step == AT and first in (LOST[:1] if HOW == "recovery" else LOST):
+            lose()
+
+
+train(state)
+total = sum(each.detach().double().sum() for each in model.parameters())
+place = [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+told = {
+    "first": first, "rank": hvd.rank(), "size": hvd.size(), "place": place, "begins": begins,
+    "resets": resets, "sum": total.item(), "share": len(sampler),
+}  # fmt: skip
+print(json.dumps(told), flush=True)
