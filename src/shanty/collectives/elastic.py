@@ -377,7 +377,7 @@ def _train(
             skip_sync = change.skip_sync
         lost = reset()
         if lost:
-            failures, skip_sync = 0, False  # which is no fault of the training
+            failures, skip_sync = 0, False  # the training is not to blame
         if state._rank() == 0 and survivors.is_elastic() and failure:
             why = f"{survivors.count()} ranks are left" if lost else failure
             say(f"training goes back to its last commit: {why}")

@@ -28,6 +28,7 @@ from shanty.runtime.heartbeat import SILENCE, FailureDetector, Heartbeat
 from shanty.runtime.node.background import Background, load
 from shanty.runtime.node.launcher import Launcher
 from shanty.runtime.node.launcher_watch import LauncherWatch
+from shanty.runtime.node.rank_program import RankProgram
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
@@ -64,31 +65,6 @@ _PROMPT = 0.05  # the same while ranks are asked for their stacks
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
 
-class _Program:
-    """A rank's program on this host: its processes, and whether it loaded an MPI."""
-
-    def __init__(self, report: messages.Report, now: float) -> None:
-        self.rank, self.world = report.rank, report.world
-        self.pids: Set[int] = set()
-        self.wrapper = 0
-        self.failed = False  # it ends by itself, which takes a moment
-        self.started = now
-        self.looks = 0
-        self.done = False
-
-    def add(self, report: messages.Report) -> None:
-        """Note a process of the program; `exec` only wraps it, and passes signals on itself."""
-        pid, wrapper = report.whole("pid"), report.whole("exec")
-        if pid is not None:
-            self.pids.add(pid)
-        if wrapper is not None:
-            self.wrapper = wrapper
-
-    def report(self, event: str, **values: str) -> messages.Report:
-        """Make a report about the rank, which does not send it itself."""
-        return messages.Report({"rank": self.rank, "world": self.world, "event": event, **values})
-
-
 class NodeAgent:
     """One host's part of one run. `pid` is the controller's, where it runs on this host."""
 
@@ -100,7 +76,7 @@ class NodeAgent:
         self.launcher = Launcher(run, plan)
         self._parents = LauncherWatch()
         self.last_joined = 0.0  # when the last rank came through MPI_Init; 0 if one may still
-        self.programs: Dict[Tuple[str, int], _Program] = {}
+        self.programs: Dict[Tuple[str, int], RankProgram] = {}
         self.ending: List[Tuple[float, Optional[str]]] = []  # (when to SIGKILL, which world)
         self.leftovers: Set[str] = set()
         self.engines: Set[str] = set()  # by which ranks have started containers
@@ -241,7 +217,7 @@ class NodeAgent:
         key = (report.world, report.rank)
         program = self.programs.get(key)
         if event == "started" or program is None:
-            program = self.programs[key] = _Program(report, time.monotonic())
+            program = self.programs[key] = RankProgram(report, time.monotonic())
         program.add(report)
         if event == "started":
             self._parents.note(program.wrapper)
@@ -549,7 +525,7 @@ class NodeAgent:
     def tick(self) -> None:
         """Do what else is due by the clock."""
 
-    def _look(self, program: _Program, now: float) -> None:
+    def _look(self, program: RankProgram, now: float) -> None:
         """See from outside whether a program that does not report it has loaded an MPI."""
         if program.done or program.looks >= len(_LOOKS):
             return

