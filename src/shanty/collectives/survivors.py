@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,12 +49,16 @@ def track(comm: Comm) -> Comm:
     return comm
 
 
-def living(world: MPI.Intracomm) -> MPI.Intracomm:
-    """Return the communicator of the ranks that are left of `world`. Collective the first time."""
+def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
+    """Return the communicator of the ranks that are left of the world. Collective the first time.
+
+    find_world: returns MPI's world, or raises where it is not the promised one.
+    """
     global _living
     if _living is None:
         from mpi4py import MPI
 
+        world = find_world()
         for each in (world, MPI.COMM_SELF):
             each.Set_errhandler(MPI.ERRORS_RETURN)
         _living = world.Dup()

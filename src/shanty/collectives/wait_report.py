@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from shanty.runtime.rundir import RUN_DIR, RunDir
+from shanty.runtime.rundir import RUN_DIR, SEAT, RunDir
 
 _SOON = 1.0  # seconds; a shorter wait is not reported
 
@@ -33,7 +33,7 @@ def note(process_set: int, age: float, first: Callable[[], str]) -> None:
 
 
 def _write() -> None:
-    folder, rank = os.environ.get(RUN_DIR), os.environ.get("RANK", "")
+    folder, rank = os.environ.get(RUN_DIR), os.environ.get(SEAT) or os.environ.get("RANK", "")
     if not folder or not rank.isdigit():
         return
     since, what = min(_waits.values(), default=(0.0, ""))

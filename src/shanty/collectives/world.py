@@ -18,7 +18,7 @@ from shanty.collectives.exchange import exchange, wait
 from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
 from shanty.collectives.settings import DYNAMIC, Settings
 from shanty.collectives.timeline import Timeline
-from shanty.runtime.rundir import FAILING, RUN_DIR, RunDir
+from shanty.runtime.rundir import FAILING, RUN_DIR, SEAT, RunDir
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -268,7 +268,7 @@ def _part_of_profile(world: World) -> Timeline | None:
     folder = RunDir(Path(os.environ[RUN_DIR])).profile_parts
     with suppress(OSError):  # then the timeline says what is wrong
         folder.mkdir(parents=True, exist_ok=True)
-    rank = int(os.environ.get("RANK") or world.topology.rank)
+    rank = int(os.environ.get(SEAT) or os.environ.get("RANK") or world.topology.rank)
     path = folder / f"rank-{rank}-{time.monotonic_ns()}.json"  # a script may begin again
     place: dict[str, str | int] = {"rank": rank, "host": world.settings.profile}
     return Timeline(path, world.settings.timeline_mark_cycles, world.settings.name, place)
@@ -304,10 +304,10 @@ def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> 
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ValueError("comm must be a list of ranks or an mpi4py communicator.")
         return _duplicate(comm, settings)
-    world = promised_world()
     ranks = list(comm or ())
     if not ranks and survivors.is_elastic():
-        return _duplicate(survivors.living(world), settings)
+        return _duplicate(survivors.living(promised_world), settings)
+    world = promised_world()
     if not ranks:
         return _duplicate(world, settings)
     if world.rank not in ranks or len(set(ranks)) < len(ranks) or max(ranks) >= world.size:

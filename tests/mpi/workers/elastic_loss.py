@@ -1,9 +1,9 @@
 """Trains for 60 steps by `hvd.elastic` with a commit every 5; some ranks are lost on the way.
 
-Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, recovery), and which ranks, by
-the numbers that they begin with, as 1,2; step 23 is theirs. With `recovery` the second one is
-lost while the others leave the first one behind. Each rank that comes to the end prints one line
-of JSON.
+Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, later, recovery), and which
+ranks, by the numbers that they begin with, as 1,2; step 23 is theirs. With `later` the second one
+is lost at step 43, with `recovery` while the others leave the first one behind. Each rank that
+comes to the end prints one line of JSON.
 """
 
 import json
@@ -19,6 +19,9 @@ from shanty.collectives import survivors
 
 HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
 STEPS, AT = 60, 23
+doomed = {AT: LOST[:1], 43: LOST[1:]} if HOW == "later" else {AT: LOST}  # by their step
+if HOW == "recovery":
+    doomed = {AT: LOST[:1]}
 
 torch.set_num_threads(1)
 hvd.init()
@@ -62,7 +65,7 @@ def train(state):
         state.step += 1
         if state.step % 5 == 0:
             state.commit()
-        if state.step == AT and first in (LOST[:1] if HOW == "recovery" else LOST):
+        if first in doomed.get(state.step, ()):
             lose()
 
 

@@ -264,7 +264,9 @@ class Controller:
             self.tell(messages.KillRanks(tuple(ranks)))
 
     def _lose(self, losses: Losses) -> None:
-        """Report the last rank that an elastic run has lost."""
+        """Report the last rank that an elastic run has lost, unless the run ends all of them."""
+        if self.ending:
+            return
         failure = self.outcome.with_lines(losses.failures[-1])
         self.event("lost", failure=failure.__dict__)
         at = time.strftime("%H:%M:%S")

@@ -305,10 +305,11 @@ class MpiWorld:
             return self._left_behind(culprit) or self._blame(culprit)
         if self.mismatch:
             return self.mismatch
-        if self.losses is not None:
-            return self.losses.verdict(self.expected or 0)
         if self._lost is not None and now > self._lost[0] + LOST and self.running:
             return self.launcher_lost()
+        if self.losses is not None:
+            failure = self.losses.verdict(self.expected or 0)
+            return failure and (self.launcher_lost() or failure)
         for rank in self.ranks.values():
             if self._stranger(rank) and now > rank.seen + UNJOINED and rank.ended is None:
                 return self._mixed(
