@@ -379,7 +379,9 @@ def _train(
         if lost:
             failures, skip_sync = 0, False  # the training is not to blame
         if state._rank() == 0 and survivors.is_elastic() and failure:
-            why = f"{survivors.count()} ranks are left" if lost else failure
+            left = survivors.count()
+            words = f"{left} ranks are left" if left > 1 else "this rank alone is left"
+            why = words if lost else failure
             say(f"training goes back to its last commit: {why}")
         keep()
         state.on_reset()

@@ -231,7 +231,7 @@ class Controller:
         lost = len(world.losses.failures) if world.losses is not None else 0
         first_failure = world.report(report, now)
         if world.losses is not None and len(world.losses.failures) > lost:
-            self._lose(world.losses)
+            self._lose(world.losses.failures[-1], world.up)
         if first_failure:
             self._flush_reports(name)
             unexplained = (report.whole("code") or 0) < 0 or not report.text("why")
@@ -263,16 +263,16 @@ class Controller:
             losses.hung.update(dict.fromkeys(ranks, why))
             self.tell(messages.KillRanks(tuple(ranks)))
 
-    def _lose(self, losses: Losses) -> None:
-        """Report the last rank that an elastic run has lost, unless the run ends all of them."""
+    def _lose(self, failure: Failure, up: int) -> None:
+        """Report that an elastic run has lost a rank, unless it ends all of them itself."""
         if self.ending:
             return
-        failure = self.outcome.with_lines(losses.failures[-1])
+        failure = self.outcome.with_lines(failure)
         self.event("lost", failure=failure.__dict__)
         at = time.strftime("%H:%M:%S")
         why = f": {failure.why}" if failure.why else ""
         texts = (*self.status_file.status.lost, f"{failure.what}{why} ({at})")
-        self.status_file.write(lost=texts, stalled=None)
+        self.status_file.write(lost=texts, up=up, stalled=None)
 
     def _flush_reports(self, name: str) -> None:
         """Ask every host for the reports of its ranks from before a failure in this world."""

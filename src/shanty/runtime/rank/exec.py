@@ -255,6 +255,7 @@ class _Rank:
         self.stdout: Callable[[], tuple[int, int]] = os.pipe
         self.mute = False  # its output cannot be kept
         self.finalized: int | None = None  # a pipe, of an elastic run: the program has left MPI
+        self.noisy = False  # the last line was left out
         self.dismissed = False  # the launcher or the node agent ends the ranks
 
     def run_contained(self, line: Line) -> int:
@@ -397,13 +398,20 @@ class _Rank:
                 return status
 
     def _take(self, _: object, stream: int, data: bytes) -> None:
-        while self.finalized is not None and data.startswith(_NOISE):
-            data = data.partition(b"\n")[2].lstrip(b"\n")
+        if self.finalized is not None:
+            data = self._without_noise(data)
         if self.copies is not None:
             self.copies.feed(stream, data)
         if not self.passed.feed(stream, data):
             self.writer.feed(stream, data)
             self._tell_unwritable()
+
+    def _without_noise(self, data: bytes) -> bytes:
+        while data.startswith(_NOISE):
+            data, self.noisy = data.partition(b"\n")[2], True
+        if self.noisy and data:  # each ends with an empty line
+            data, self.noisy = data[data.startswith(b"\n") :], False
+        return data
 
     def _tell_unwritable(self) -> None:
         """End a program whose output cannot be kept."""
