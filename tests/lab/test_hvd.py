@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from runs import WORKERS
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400)]
 
-SCRIPTS = ("hvd_elastic.py", "hvd_line.py")
+SCRIPTS = ("hvd_elastic.py", "hvd_line.py", "elastic_loss.py")
 PLACE = ("--on", "lab", "-n", "2", "--ppn", "1")
 
 
@@ -46,6 +47,16 @@ def test_the_verb_takes_its_hosts(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] world 6" for rank in range(3)]
     assert done.stderr.count("HOROVOD_LOG_LEVEL=ERROR") == 3
+
+
+def test_the_others_go_on_without_a_rank_of_another_host(site: Site) -> None:
+    wanted = ("-q", "--on", "lab", "--mpi", "openmpi5", "-n", "3", "--ppn", "1", "--elastic=2")
+    done = site("run", *wanted, "elastic_loss.py", "exception", "1", timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line.partition("] ")[2]) for line in done.stdout.splitlines()]
+    assert {(each["first"], each["rank"], each["size"]) for each in told} == {(0, 0, 2), (2, 1, 2)}
+    lost = r"shanty: rank 1 on lab2 ended with exit code 1: ValueError: planted \([\d:]+\); 2 of 3"
+    assert re.search(lost, done.stderr), done.stderr
 
 
 def test_a_training_that_is_killed_goes_on(site: Site) -> None:
