@@ -41,6 +41,7 @@ class Rank:
     library_flavour: str = ""
     seen: float = 0.0  # when its library was
     loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
+    linked: bool = False  # it is a compiled program that names the library
     probed: bool = False  # it joined for a package that only looks whether there is an MPI
     finalized: bool = False
     finished: Optional[float] = None  # when its script came to its end
@@ -102,6 +103,7 @@ class MpiWorld:
         elif event in _LIBRARY:
             # A Python rank reports when it joins: a mapped libmpi proves nothing.
             rank.loaded_only = rank.loaded_only or event != "mapped"
+            rank.linked = event == "linked"
             rank.library, rank.seen = report.text("path"), rank.seen or now
             rank.library_flavour = report.text("flavour")
         elif event == "alone" and not self.mismatch:
@@ -300,6 +302,8 @@ class MpiWorld:
                 return self.left_early(leavers[0])
             away = [rank for rank in self.ranks.values() if rank.ended and _without_mpi(rank)]
             in_init = culprit.loaded_only and not culprit.joined
+            if culprit.code in LAUNCHERS_DOING and culprit.linked and self.silent_leavers():
+                return self.left_early(self.silent_leavers()[0])
             if culprit.code in LAUNCHERS_DOING and in_init and away:  # Open MPI may notice it, too
                 return self._stayed_out(away, [culprit.rank], "MPI_Init")
             return self._left_behind(culprit) or self._blame(culprit)
@@ -421,6 +425,10 @@ class MpiWorld:
     def early_leavers(self) -> Sequence[Rank]:
         """The ranks that ended with 0 without MPI_Finalize."""
         return [r for r in self.ranks.values() if r.ended and r.code == 0 and self._left(r)]
+
+    def silent_leavers(self) -> Sequence[Rank]:
+        """The compiled programs that ended with 0: whether they called MPI_Finalize is unknown."""
+        return [r for r in self.ranks.values() if r.code == 0 and r.joined is None]
 
     def left_early(self, rank: Rank) -> Failure:
         """Return the failure of a rank that ended without MPI_Finalize."""

@@ -100,6 +100,21 @@ def at_end(
             quotes_launcher=True,
         )
     unended = top.running if top is not None and not plan.raw else []
+    silent = top.silent_leavers() if top is not None and unended else []
+    if silent:
+        first = silent[0]
+        return Verdict(
+            Failure(
+                f"rank {first.rank} on {first.host} ended with exit code 0 before {named(unended)}, "
+                "and the launcher ended the rest",
+                "it left without MPI_Finalize, or another rank called MPI_Abort with code 0",
+                "let every rank come to MPI_Finalize; see their last lines with `shanty logs`",
+                first.rank,
+                first.host,
+            ),
+            WorldError.exit_code,
+            quotes_launcher=True,
+        )
     if unended:
         return Verdict(
             Failure(

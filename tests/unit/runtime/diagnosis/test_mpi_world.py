@@ -214,6 +214,17 @@ def test_the_one_who_left_is_blamed_when_the_launcher_ends_the_rest():
     assert (verdict.rank, world.exit_code(verdict)) == (2, 72)
 
 
+def test_a_compiled_rank_that_left_is_blamed_when_the_launcher_ends_the_rest():
+    """That a program names the library does not mean that it waits in MPI_Init."""
+    world = started(2)
+    end(world, 1, 0, 5.0)
+    linked = {"event": "linked", "rank": 0, "path": "/o/lib/libmpi.so.40", "flavour": "openmpi5"}
+    world.report(Report(linked), 5.1)
+    end(world, 0, -15, 5.2)
+    verdict = blamed(world, 6.0)
+    assert verdict.what == "rank 1 on h ended with exit code 0 without MPI_Finalize"
+
+
 def test_out_of_memory_is_named():
     world = united()
     end(world, 1, -9, 5.0, oom=True)

@@ -61,3 +61,15 @@ def test_a_rank_that_loads_before_mpi_init_is_not_late() -> None:
     world.report(Report({"event": "loading", "rank": 1, "path": "/o/libmpi.so"}), 50.0)
     assert late(plan, {"0": world}, 54.0, 0.0) is None
     assert late(plan, {"0": world}, 56.0, 0.0) is not None
+
+
+def test_a_compiled_rank_that_left_first_is_named_where_the_launcher_ended_the_rest() -> None:
+    world = world_of(3, "a", "a", "b")
+    world.report(Report({"event": "exited", "rank": 1, "code": 0, "host": "a", "at": 5.0}), 5.0)
+    verdict = at_end(plan_of(3), {"0": world}, 0, "")
+    assert verdict is not None
+    assert verdict.failure.rank == 1
+    assert verdict.failure.what == (
+        "rank 1 on a ended with exit code 0 before ranks 0, 2, and the launcher ended the rest"
+    )
+    assert "without MPI_Finalize" in verdict.failure.why
