@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.diagnosis.rank_names import named
-from shanty.runtime.diagnosis.rendezvous import Meeting, explain
+from shanty.runtime.diagnosis.rendezvous import Meeting, explain, meeting_of
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
@@ -109,7 +109,7 @@ class MpiWorld:
             self.training_since = self.training_since or now
             self.trainings.append(report)
         elif event == "meeting":
-            rank.meeting, rank.missed = _meeting(report, now), None
+            rank.meeting, rank.missed = meeting_of(report, now), None
         elif event == "met":
             rank.missed = rank.meeting if report.flag("failed") else None
             rank.meeting = None
@@ -336,7 +336,10 @@ class MpiWorld:
         in_init = [each for each in self.waiting_in_init() if self.ranks[each].seen <= since]
         if without_mpi and in_init:
             return self._stayed_out(without_mpi, in_init, "MPI_Init")
-        short = {k: m for k, m in self.meetings.items() if m.size > alive and m.since <= since}
+        # More than the run has: these do not wait for a rank that has ended.
+        most = self.expected or alive
+        waiting = ((k, m) for k, m in self.meetings.items() if m.since <= since)
+        short = {k: m for k, m in waiting if alive < m.size <= most}
         if gone and short:
             return self._stayed_out(gone, sorted(short), next(iter(short.values())).what)
         return None
@@ -506,10 +509,12 @@ class MpiWorld:
 
     def _missed(self, rank: Rank) -> Optional[Tuple[str, str]]:
         """Return why a rank that failed in a rendezvous did not meet the others, and a fix."""
-        if rank.missed is None:
+        missed = rank.missed
+        if missed is None or not missed.explains(rank.why):
             return None
         found = {r.rank: r.meeting or r.missed for r in self.ranks.values()}
-        return explain({k: m for k, m in found.items() if m is not None}, self.expected or 0)
+        size, known = self.expected or 0, {k: m for k, m in found.items() if m is not None}
+        return explain(known, size) or explain({rank.rank: missed}, size)
 
     def _spawning(self) -> str:
         """The advice for a rank that cannot start processes by MPI."""
@@ -533,13 +538,6 @@ def _natural(at: str) -> float:
         return float(at.split()[1])
     except (ValueError, IndexError):
         return 0.0
-
-
-def _meeting(report: Report, now: float) -> Meeting:
-    whole = report.whole
-    size, place = whole("size"), whole("place")
-    texts = (report.text(name) for name in ("address", "origin", "ours"))
-    return Meeting(report.text("what"), now, size or 0, -1 if place is None else place, *texts)
 
 
 # What Gloo, NCCL and stores report of a connection that the other rank has closed.
