@@ -58,14 +58,14 @@ class Meeting(NamedTuple):
 
 def meeting_of(report: Report, now: float) -> Meeting:
     """Return the rendezvous that a rank reports at this time of the controller's clock."""
-    place, serves = report.whole("place"), report.values.get("serves")
+    size, place, serves = report.whole("size"), report.whole("place"), report.values.get("serves")
+    texts = {name: report.text(name) for name in ("what", "address", "origin", "ours", "keys")}
     return Meeting(
-        report.text("what"),
-        now,
-        report.whole("size") or 0,
-        -1 if place is None else place,
-        *(report.text(name) for name in ("address", "origin", "ours", "keys")),
+        since=now,
+        size=size or 0,
+        place=-1 if place is None else place,
         serves=None if serves is None else bool(serves),
+        **texts,
     )
 
 
