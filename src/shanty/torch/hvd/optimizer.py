@@ -172,8 +172,8 @@ class Reducing(torch.optim.Optimizer):
             raise ValueError(
                 f"DistributedOptimizer: another one, created later at {self._taken_at}, has taken "
                 f"over {len(self._taken)} parameters of this one ({self._taken[0]}, for example), "
-                "and reduces their gradients. Give each parameter to one DistributedOptimizer only, or "
-                "create the next one when this one has made its last step."
+                "and reduces their gradients. Give each parameter to one DistributedOptimizer "
+                "only, or create the next one when this one has made its last step."
             )
         if self._reduces:
             if any(parameter.requires_grad for parameter in self._frozen):
