@@ -185,7 +185,11 @@ def judge(
         return None
     for host, load in loads.items():
         for pid, name in load.halted:
-            return _halted(pid, name, host, waiting, after)
+            others = [r.rank for r in waiting]
+            waits = f"{named(others)} {'waits' if len(others) == 1 else 'wait'}"
+            meanwhile = f"{waits} in {waiting[0].call}"
+            found = halted_launcher(pid, name, host, meanwhile, after)
+            return found._replace(order=tuple(others))
     stragglers, calls = _sort_out(ranks, waiting)
     # Most ranks are in one call; those in another one are stragglers.
     by_size = sorted(calls.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
@@ -276,18 +280,14 @@ def _forked(forked: Mapping[int, str], waiting: Sequence[Standing], after: float
     )
 
 
-def _halted(
-    pid: int, name: str, host: str, waiting: Sequence[Standing], after: float
-) -> Optional[Stall]:
-    """Returns the stall of ranks that wait because a process of their launcher is stopped."""
-    others = [r.rank for r in waiting]
+def halted_launcher(pid: int, name: str, host: str, meanwhile: str, after: float) -> Stall:
+    """Returns the stall of a run because a process of its launcher is stopped."""
     return Stall(
         f"no progress for {after:g} s: the launcher's {name} (pid {pid}) on host {host} is "
-        f"stopped, as by SIGSTOP; {named(others)} {'waits' if len(others) == 1 else 'wait'} in "
-        f"{waiting[0].call}",
+        f"stopped, as by SIGSTOP; {meanwhile}",
         _FIXES["stopped"].format(pid=pid, host=host),
         (),
-        tuple(others),
+        (),
         host,
     )
 
