@@ -284,7 +284,8 @@ class MpiWorld:
                 return None
             culprit = self._culprit()
             if self._lost is not None and self._lost[0] < (culprit.failed or 0) + LOST:
-                return self.launcher_lost()
+                if not re.search(_OF_ARGUMENTS, culprit.why):  # with which MPICH ends its daemon
+                    return self.launcher_lost()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
@@ -555,6 +556,7 @@ def _lost_another(rank: Rank) -> bool:
     return any(word in rank.why for word in _GONE)
 
 
+_OF_ARGUMENTS = "MPI_ERR_TRUNCATE|[Mm]essage truncated"
 _LIBRARY = ("mapped", "loading", "linked")  # events about the libmpi of a process
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause

@@ -336,6 +336,17 @@ def test_a_world_whose_ranks_end_without_mpi_is_complete_while_one_is_on() -> No
     assert not world.complete
 
 
+@pytest.mark.parametrize(
+    ("why", "blames"),
+    [("Exception: Message truncated, error stack:", "rank 1 on h"), ("", "the launcher's proxy")],
+)
+def test_mpich_ends_its_daemon_with_a_rank_that_has_passed_wrong_counts(why, blames) -> None:
+    world = started()
+    end(world, 1, 1, 3.0, why=why)
+    world.report(Report({"event": "orphaned", "rank": 0, "launcher": "proxy (pid 7)"}), 3.1)
+    assert blamed(world, 6.0).what.startswith(blames)
+
+
 def test_ranks_that_have_lost_their_launcher() -> None:
     """What comes of it, as their ends and what they say of it, is not the cause."""
     world = united()
