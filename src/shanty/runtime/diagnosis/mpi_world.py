@@ -283,9 +283,9 @@ class MpiWorld:
             if now < self._settled_by() and not self._all_ended():
                 return None
             culprit = self._culprit()
-            if self._lost is not None and self._lost[0] < (culprit.failed or 0) + LOST:
-                if not re.search(_OF_ARGUMENTS, culprit.why):  # with which MPICH ends its daemon
-                    return self.launcher_lost()
+            own = re.search(_OF_ARGUMENTS, culprit.why)  # with which MPICH ends its daemon, too
+            if self._lost and self._lost[0] < (culprit.failed or 0) + LOST and not own:
+                return self.launcher_lost()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
                 return self.left_early(leavers[0])
