@@ -79,6 +79,48 @@ SCRIPTS = [
         "ranks 0, 1 wait in torch.distributed.rpc.init_rpc for 3 ranks, and this run has 2",
     ),
     ScriptFault(
+        "torch's `TCPStore` for more clients than there are",
+        _FIRST + "from torch.distributed import TCPStore\n"
+        "address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
+        "TCPStore(*address, world_size=3, is_master=first)\n",
+        "rank 0 waits in TCPStore for 3 ranks, and this run has 2",
+        "rank 0 waits in TCPStore for 3 ranks, and this run has 2",
+    ),
+    ScriptFault(
+        "no rank serves a `TCPStore`",
+        "from torch.distributed import TCPStore\nTCPStore('127.0.0.1', 1)\n",
+        "ranks 0, 1 wait in TCPStore at 127.0.0.1:1, and none of them serves it",
+        "ranks 0, 1 wait in TCPStore at 127.0.0.1:1, and none of them serves it",
+    ),
+    ScriptFault(
+        "a rank waits for a key that no rank sets in torch's `TCPStore`",
+        _FIRST + "from torch.distributed import PrefixStore, TCPStore\n"
+        "address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
+        "store = PrefixStore('job', TCPStore(*address, 2, first))\n"
+        "if first: store.wait(['loss', 'step'])\nelse: store.get('weights')\n",
+        "rank 0 waits in PrefixStore.wait for the keys 'loss', 'step', rank 1 waits in "
+        r"PrefixStore.get for the key 'weights', and no rank has set them\n  fix: let a rank set",
+        "rank 0 waits in PrefixStore.wait for the keys 'loss', 'step', rank 1 waits in "
+        "PrefixStore.get for the key 'weights', and no rank has set them",
+    ),
+    ScriptFault(
+        "a rank ends before it sets a key in torch's `FileStore`",
+        _FIRST + "from torch.distributed import FileStore\n"
+        "store = FileStore(os.environ['SHANTY_RUN_DIR'] + '/store', 2)\n"
+        "if not first: store.get('weights')\n",
+        r"rank 0 on \S+ is gone: it has ended, rank 1 waits in FileStore.get for the key 'weights'"
+        r"\n  fix: let a rank set",
+        "rank 0 on host is gone: it has ended, rank 1 waits in FileStore.get for the key 'weights'",
+    ),
+    ScriptFault(
+        "two ranks serve a `TCPStore`",
+        _FIRST + "from torch.distributed import TCPStore\n"
+        "TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), 2, True)\n",
+        "why: ranks 0, 1 both pass is_master=True to TCPStore; ",
+        "ranks 0, 1 both pass is_master=True to TCPStore; DistNetworkError: …",
+        stalls=False,
+    ),
+    ScriptFault(
         "XGBoost's tracker waits for more workers than there are",
         _MPI + "from xgboost import collective\nfrom xgboost.tracker import RabitTracker\n"
         "tracker, words = None, None\nif c.rank == 0:\n"

@@ -227,10 +227,12 @@ def short_queue(world: World) -> Iterator[None]:
 
 @fault(
     "the connections of a rank are ended from outside (`ss -K`)",
-    r"why: a connection of rank \d was ended from outside: .*Software caused connection abort",
+    r"why: a connection of rank \d was ended from outside: "
+    r".*(Software caused connection abort|UCX  ERROR .* Input/output error)",
     script=("100000", "0.05", "120"),
     told="a connection of rank 1 was ended from outside: … Software caused connection abort (103)",
-    only=("openmpi5", "openmpi4"),  # UCX (MPICH) crashes: SIGSEGV
+    # Open MPI 4.1 connects again and may go on, Intel MPI too, and may hang: a stall.
+    only=("openmpi5", "mpich"),
 )
 def killed(world: World) -> Iterator[None]:
     ports = "'sport > 1023 and dport > 1023'"

@@ -14,7 +14,9 @@ import environments
 from installations import compiled
 from launches import LONG
 from runs import wait_for
+from shanty.runtime import platform
 from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.mpi.processes import is_launchers
 from shanty.runtime.rundir import read_json, read_lines
 
 pytestmark = pytest.mark.sampled
@@ -214,6 +216,35 @@ def test_a_stopped_rank(shanty):
     _, said = process.communicate(timeout=40)
     assert process.returncode == STALL_EXIT
     assert re.search(rb"rank 1 on \S+ is stopped, as by SIGSTOP", said.splitlines()[0])
+
+
+def test_a_launcher_that_is_stopped_as_soon_as_it_runs(shanty, flavour):
+    """Its ranks may have started or not; those that have need it in MPI_Init."""
+    go = shanty.home / "go"
+    script = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n" + HEAD
+    process = shanty.start(
+        *("run", "--mpi", flavour, "-n", 2, "--oversubscribe"),
+        *("--stall-after", AFTER, "--on-stall", "stop", shanty.script(script)),
+    )
+    theirs: list[int] = []
+
+    def appears() -> bool:
+        if not shanty.status():
+            return False
+        agent = (read_json(shanty.last.agents) or {}).get("node_agent", {}).get("pid", 0)
+        children = platform.descendants(agent) if agent else []
+        named = [(e.pid, platform.command(e.pid)) for e in children if e.parent == agent]
+        theirs[:] = [pid for pid, words in named if words and is_launchers(Path(words[0]).name)]
+        return bool(theirs)
+
+    wait_for(appears)
+    os.kill(theirs[0], signal.SIGSTOP)
+    go.touch()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == STALL_EXIT, said
+    first = said.decode().splitlines()[0]
+    assert f"(pid {theirs[0]}) on host {os.uname().nodename} is stopped, as by SIGSTOP; " in first
+    assert re.search(r"[01] of 2 ranks have started|ranks? \d.* waits? in MPI_Init", first)
 
 
 def test_a_data_loader(shanty):

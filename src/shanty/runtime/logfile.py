@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from shanty.runtime.frames import STDERR, STDOUT, TAIL, last_state
 
@@ -53,8 +53,10 @@ def read_records(path: str, chunk: int = 1 << 20) -> Iterator[Record]:
             yield from records
 
 
-def last_lines(path: str, count: int, reach: int = TAIL) -> List[str]:
-    """Returns the last `count` lines of the log at `path`, those of stderr when there are any."""
+def last_lines(
+    path: str, count: int, reach: int = TAIL, streams: Sequence[int] = (STDERR, STDOUT)
+) -> List[str]:
+    """Returns the last `count` lines of the log at `path`, of the first stream that has any."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -71,7 +73,7 @@ def last_lines(path: str, count: int, reach: int = TAIL) -> List[str]:
         target[-1] += record.text
         if record.whole:
             target.append(b"")
-    for stream in (STDERR, STDOUT):
+    for stream in streams:
         shown = (
             last_state(line).strip(b"\r\0").decode("utf-8", "replace") for line in lines[stream]
         )

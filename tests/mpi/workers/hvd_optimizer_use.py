@@ -190,7 +190,7 @@ def check_one_after_the_other() -> None:
     model.zero_grad()
     steps(model, later)
     agree(model, alone())
-    raised(ValueError, former.step, "taken over 6 parameters", "0.weight")
+    raised(ValueError, former.step, "taken over 6 parameters", "0.weight", "training.py")
 
 
 def check_closure() -> None:

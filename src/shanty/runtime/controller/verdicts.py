@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Dict, Mapping, Optional
 
 from shanty.runtime import foreign_variables
@@ -15,6 +17,7 @@ from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, at_end, explained
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.errors import STOPPED_EXIT, LaunchError, WorldError
+from shanty.runtime.frames import STDERR, STDOUT
 from shanty.runtime.logfile import last_lines
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
     from shanty.runtime.diagnosis.store_check import StoreCheck
 
 _EXPLAINED = (WorldError.exit_code, 128 + signal.SIGTERM)  # perhaps by the launcher's last words
-_ABORTED = "Software caused connection abort"  # ECONNABORTED, in the words of the C library
+# ECONNABORTED, in the words of the C library and of UCX, whose MPI (MPICH) then crashes.
+_ABORTED = re.compile(r"Software caused connection abort|UCX .* tcp_ep .* Input/output error$")
 _LAST_LINES = 30
 _LAUNCHER_LINES = 60  # a launcher explains at length
 
@@ -159,11 +163,12 @@ class Outcome:
         open_end = self._code is None or self._failed_with_world()
         if self.is_open:
             self._judge_end(worlds, links)
-        found = abort(self._run, worlds, self.failure) if open_end else None
-        if not self.stopped and found is not None:
-            self.failure, self._code = self.with_lines(found.failure), found.code
+        verdict = abort(self._run, worlds, self.failure) if open_end else None
+        if not self.stopped and verdict is not None:
+            self.failure, self._code = self.with_lines(verdict.failure), verdict.code
         if self.failure is not None and self.failure.rank is not None:
-            self.failure = self._with_last_words(self.with_lines(self.failure))
+            found = self._with_aborted_connection(self.with_lines(self.failure))
+            self.failure = self._with_last_words(found)
         if self.failure is not None and store is not None:
             self.failure = store.explained(self.failure)
 
@@ -215,18 +220,20 @@ class Outcome:
             what = f"the launcher on host {host} was ended by {signal_name(number)}"
             return replace(failure, what=what, why="", host=host)
         found = self.with_lines(failure if links is None else links.explain(failure))
-        if self._plan.workers and not found.why:
-            found = self._with_aborted_connection(found)
+        found = self._with_aborted_connection(found)
         return self._with_settings(found) if world.failed_in_init(failure) else found
 
     def _with_aborted_connection(self, failure: Failure) -> Failure:
         """Add that a rank's own host ended a connection, which no rank does by itself."""
+        if not self._plan.workers or (failure.why and not failure.signal):
+            return failure
         for rank, log in self._run.rank_logs().items():
-            for line in last_lines(str(log), _LAST_LINES):
-                if _ABORTED in line:
+            said = [last_lines(str(log), _LAST_LINES, streams=[each]) for each in (STDERR, STDOUT)]
+            for line in chain(*said):  # UCX writes to stdout
+                if _ABORTED.search(line):
                     why = f"a connection of rank {rank} was ended from outside: {line.strip()}"
                     fix = "find out what ends connections between the hosts (ss -K, a firewall)"
-                    return replace(failure, why=why, fix=failure.fix or fix)
+                    return replace(failure, why=why, fix=fix)
         return failure
 
     def with_lines(self, failure: Failure) -> Failure:

@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.diagnosis.losses import Losses
 from shanty.runtime.diagnosis.rank_names import named
-from shanty.runtime.diagnosis.rendezvous import Meeting, explain
+from shanty.runtime.diagnosis.rendezvous import Meeting, explain, meeting_of
 from shanty.runtime.diagnosis.signals import MEANINGS, signal_name
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.messages import Report
@@ -114,7 +114,7 @@ class MpiWorld:
             self.training_since = self.training_since or now
             self.trainings.append(report)
         elif event == "meeting":
-            rank.meeting, rank.missed = _meeting(report, now), None
+            rank.meeting, rank.missed = meeting_of(report, now), None
         elif event == "met":
             rank.missed = rank.meeting if report.flag("failed") else None
             rank.meeting = None
@@ -295,7 +295,8 @@ class MpiWorld:
             if now < self._settled_by() and not self._all_ended():
                 return None
             culprit = self._culprit()
-            if self._lost is not None and self._lost[0] < (culprit.failed or 0) + LOST:
+            own = re.search(_OF_ARGUMENTS, culprit.why)  # with which MPICH ends its daemon, too
+            if self._lost and self._lost[0] < (culprit.failed or 0) + LOST and not own:
                 return self.launcher_lost()
             leavers = [r for r in self.early_leavers() if (r.ended or now) <= (culprit.failed or 0)]
             if culprit.code in LAUNCHERS_DOING and leavers:
@@ -353,7 +354,10 @@ class MpiWorld:
         in_init = [each for each in self.waiting_in_init() if self.ranks[each].seen <= since]
         if without_mpi and in_init:
             return self._stayed_out(without_mpi, in_init, "MPI_Init")
-        short = {k: m for k, m in self.meetings.items() if m.size > alive and m.since <= since}
+        # More than the run has: these do not wait for a rank that has ended.
+        most = self.expected or alive
+        waiting = ((k, m) for k, m in self.meetings.items() if m.since <= since)
+        short = {k: m for k, m in waiting if alive < m.size <= most}
         if gone and short:
             return self._stayed_out(gone, sorted(short), next(iter(short.values())).what)
         return None
@@ -527,10 +531,12 @@ class MpiWorld:
 
     def _missed(self, rank: Rank) -> Optional[Tuple[str, str]]:
         """Return why a rank that failed in a rendezvous did not meet the others, and a fix."""
-        if rank.missed is None:
+        missed = rank.missed
+        if missed is None or not missed.explains(rank.why):
             return None
         found = {r.rank: r.meeting or r.missed for r in self.ranks.values()}
-        return explain({k: m for k, m in found.items() if m is not None}, self.expected or 0)
+        size, known = self.expected or 0, {k: m for k, m in found.items() if m is not None}
+        return explain(known, size) or explain({rank.rank: missed}, size)
 
     def _spawning(self) -> str:
         """The advice for a rank that cannot start processes by MPI."""
@@ -556,13 +562,6 @@ def _natural(at: str) -> float:
         return 0.0
 
 
-def _meeting(report: Report, now: float) -> Meeting:
-    whole = report.whole
-    size, place = whole("size"), whole("place")
-    texts = (report.text(name) for name in ("address", "origin", "ours"))
-    return Meeting(report.text("what"), now, size or 0, -1 if place is None else place, *texts)
-
-
 # What Gloo, NCCL and stores report of a connection that the other rank has closed.
 _GONE = (
     *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed"),
@@ -578,6 +577,7 @@ def _lost_another(rank: Rank) -> bool:
     return any(word in rank.why for word in _GONE)
 
 
+_OF_ARGUMENTS = "MPI_ERR_TRUNCATE|[Mm]essage truncated"
 _LIBRARY = ("mapped", "loading", "linked")  # events about the libmpi of a process
 _SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause

@@ -189,9 +189,14 @@ class ProgressSampler:
     def _halted(self) -> Tuple[Tuple[int, str], ...]:
         """Returns the launcher's processes on this host that are stopped: pid and name."""
         ranks = {rank.pid for rank in self._ranks.values()}
-        stopped = [e.pid for e in platform.descendants(os.getpid()) if e.state == "T"]
-        named = [(pid, os.path.basename((platform.command(pid) or [""])[0])) for pid in stopped]
-        return tuple([each for each in named if is_launchers(each[1]) and each[0] not in ranks])
+        found = []
+        for entry in platform.descendants(os.getpid()):
+            if entry.state == "T" and entry.pid not in ranks:
+                # A launcher may be a script, whose interpreter comes first.
+                words = platform.command(entry.pid)[: 2 if entry.parent == os.getpid() else 1]
+                names = filter(is_launchers, map(os.path.basename, words))
+                found += [(entry.pid, name) for name in names][:1]
+        return tuple(found)
 
     def _stand(self, ranks: Sequence[_Rank], now: float) -> None:
         looks: Dict[int, Look] = {}

@@ -105,8 +105,8 @@ def at_end(
         first = silent[0]
         return Verdict(
             Failure(
-                f"rank {first.rank} on {first.host} ended with exit code 0 before {named(unended)}, "
-                "and the launcher ended the rest",
+                f"rank {first.rank} on {first.host} ended with exit code 0 before "
+                f"{named(unended)}, and the launcher ended the rest",
                 "it left without MPI_Finalize, or another rank called MPI_Abort with code 0",
                 "let every rank come to MPI_Finalize; see their last lines with `shanty logs`",
                 first.rank,

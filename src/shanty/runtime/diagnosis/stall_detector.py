@@ -12,9 +12,17 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from shanty.runtime.diagnosis.root_cause import Verdict
+from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.root_cause import TOP, Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
-from shanty.runtime.diagnosis.stall_verdict import IDLE, MOSTLY, Stall, Standing, judge
+from shanty.runtime.diagnosis.stall_verdict import (
+    IDLE,
+    MOSTLY,
+    Stall,
+    Standing,
+    halted_launcher,
+    judge,
+)
 from shanty.runtime.errors import STALL_EXIT
 from shanty.runtime.messages import HostLoad, LinkPorts, LinkResults, Moves, RankState, Watch
 from shanty.runtime.plan import Plan
@@ -57,6 +65,7 @@ class StallDetector:
         self._quiet_since = time.monotonic()
         self._watch_since: Optional[float] = None
         self._told = False
+        self._ranks_wanted = plan.ranks
         self._several = bool(plan.workers)
         self._check: Optional[LinkCheck] = None  # under way
         self._checks = 0
@@ -179,9 +188,13 @@ class StallDetector:
         """Decides whether the run is stalled by now, or is no longer."""
         # Some rank has been in one place for the bound: a closer look is worth the effort.
         suspects = self._suspects(view, self._after)
+        halted = self._halted_start(view)
         if self._told:
-            if self._looks and not suspects:
+            if self._looks and not suspects and halted is None:
                 self._over()
+            return
+        if halted is not None:
+            self._tell(halted, TOP, [])
             return
         for world in suspects:
             sure = self._find(view, world, [], self._after) is not None
@@ -196,9 +209,28 @@ class StallDetector:
                     self._tell(found, world, answers)
                     return
 
+    def _halted_start(self, view: RunView) -> Optional[Stall]:
+        """Returns the stall of a run whose launcher was stopped before all ranks have started."""
+        if view.state is not State.STARTING:
+            return None
+        world = view.worlds.get(TOP)
+        wanted = self._ranks_wanted if world is None else world.expected
+        started = 0 if world is None else len(world.ranks)
+        meanwhile = f"{started}{f' of {wanted}' if wanted else ''} ranks have started"
+        if world is not None and started >= (wanted or 0):
+            waiting = world.waiting_in_init()
+            if not waiting:
+                return None
+            meanwhile = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in MPI_Init"
+        for host, look in self._looks.items():
+            for pid, name in look.moves.load.halted:
+                return halted_launcher(pid, name, host, meanwhile, self._after)
+        return None
+
     def _ranks(self, view: RunView, world: str) -> List[RankState]:
         """Returns the ranks of a world as they were seen last, with the rendezvous they wait in."""
-        now, meetings = time.monotonic(), view.worlds[world].meetings
+        now = time.monotonic()
+        meetings = view.worlds[world].meetings if world in view.worlds else {}
         found = []
         for state in self.newest_states():
             if state.world == world:

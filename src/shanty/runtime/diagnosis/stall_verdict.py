@@ -13,7 +13,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from shanty.runtime.diagnosis.rank_names import named
-from shanty.runtime.diagnosis.rendezvous import explain
+from shanty.runtime.diagnosis.rendezvous import NOT_SET, explain
 from shanty.runtime.messages import RankState
 
 TYPE_CHECKING = False
@@ -64,6 +64,7 @@ _NOT_RECEIVED = (
 )
 _HERE = "find out where the ranks stand, and which of them should have sent data to the others"
 _KINDS = tuple(_FIXES)
+_NOT_THERE = ("elsewhere", "ended", "other call", "unseen")
 _OF_THEMSELVES = ("stopped", "starved")  # independent of the network
 
 
@@ -104,7 +105,7 @@ class Standing:
         """Returns the call that it has been in, and for how long."""
         state = self.state
         if self.meeting is not None and state.wait:
-            return state.wait
+            return self.meeting.call, state.wait[1]
         if self.seeks_consensus:
             return "shanty.xgboost", 0.0
         if state.call:
@@ -184,19 +185,23 @@ def judge(
         return None
     for host, load in loads.items():
         for pid, name in load.halted:
-            return _halted(pid, name, host, waiting, after)
+            others = [r.rank for r in waiting]
+            waits = f"{named(others)} {'waits' if len(others) == 1 else 'wait'}"
+            meanwhile = f"{waits} in {waiting[0].call}"
+            found = halted_launcher(pid, name, host, meanwhile, after)
+            return found._replace(order=tuple(others))
     stragglers, calls = _sort_out(ranks, waiting)
     # Most ranks are in one call; those in another one are stragglers.
     by_size = sorted(calls.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
     for (call, place), group in by_size[1:]:
         at = f" at {place}" if place and place != call else ""
         stragglers["other call", f"in {call}{at}"] = group
-    joining = waiting[0].call.startswith("MPI_Init") or (
-        waiting[0].meeting is not None and waiting[0].meeting.size > len(ranks)
-    )
+    awaited = waiting[0].meeting.size if waiting[0].meeting is not None else 0
+    too_many = 0 < size < awaited  # whether some have ended or not
+    joining = waiting[0].call.startswith("MPI_Init") or (len(ranks) < awaited and not too_many)
     if ended and joining and not stragglers:
         return None  # the run ends because of that
-    if ended:
+    if ended and not too_many:
         gone = [Standing(RankState(host, "", rank)) for rank, host in ended.items()]
         stragglers["ended", "gone: it has ended"] = gone
     if all(kind == "other call" for kind, _ in stragglers):
@@ -232,9 +237,12 @@ def judge(
     host, rate = _traffic(loads)
     if kind == "other call" and rate > _TRICKLE:  # what separates them may be on its way
         return _held_up(host, rate, ", ".join(said), order, after)
+    fix = _FIXES[kind].format(pid=first.state.pid, host=first.host)
+    if kind in _NOT_THERE and any(r.meeting is not None and r.meeting.keys for r in waiting):
+        fix = NOT_SET
     return Stall(
         f"no progress for {after:g} s: " + ", ".join(said),
-        _FIXES[kind].format(pid=first.state.pid, host=first.host),
+        fix,
         tuple(r.rank for r in worst),
         tuple(order),
         first.host,
@@ -272,18 +280,14 @@ def _forked(forked: Mapping[int, str], waiting: Sequence[Standing], after: float
     )
 
 
-def _halted(
-    pid: int, name: str, host: str, waiting: Sequence[Standing], after: float
-) -> Optional[Stall]:
-    """Returns the stall of ranks that wait because a process of their launcher is stopped."""
-    others = [r.rank for r in waiting]
+def halted_launcher(pid: int, name: str, host: str, meanwhile: str, after: float) -> Stall:
+    """Returns the stall of a run because a process of its launcher is stopped."""
     return Stall(
         f"no progress for {after:g} s: the launcher's {name} (pid {pid}) on host {host} is "
-        f"stopped, as by SIGSTOP; {named(others)} {'waits' if len(others) == 1 else 'wait'} in "
-        f"{waiting[0].call}",
+        f"stopped, as by SIGSTOP; {meanwhile}",
         _FIXES["stopped"].format(pid=pid, host=host),
         (),
-        tuple(others),
+        (),
         host,
     )
 

@@ -58,6 +58,7 @@ class RankProcess:
         self.has_joined = False
         self.mpi_user = ""  # the package that imported mpi4py.MPI
         self.failing = self.has_forked = False
+        self.meets = False  # it is in a framework's rendezvous
         # For what a failing rank has to open, where the script has used up all descriptors.
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)]
 

@@ -13,6 +13,8 @@ import functools
 import json
 import os
 import sys
+import threading
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _FOREIGN = ("/site-packages/", "/dist-packages/", "/shanty/runtime/", "<")
 _LONGEST = 1 << 20  # bytes of a source file that are searched
+_SOON = 1.0  # seconds; a shorter wait for a key is not reported
+_SHOWN = 3  # keys
 # Another version's, or what the script gives a function that will refuse it.
 _UNKNOWN = (AttributeError, TypeError, ValueError, KeyError, IndexError, OSError)
 
@@ -35,27 +39,93 @@ def announced(
 ) -> Callable[..., Any]:
     """Return `function`, a rendezvous called `what`, such that the controller knows who is in it.
 
-    `describe` gets the same arguments, and returns `size`, `place`, `address`, `origin` and `ours`
-    of a `Meeting`, as far as they are known.
+    `describe` gets the same arguments, and returns `size`, `place`, `address`, `origin`, `ours`
+    and `serves` of a `Meeting`, as far as they are known.
     """
 
     @functools.wraps(function)
     def meeting(*args: Any, **kwargs: Any) -> Any:
-        if process.size < 2 or not claim():
+        if process.size < 2 or process.meets or not claim():
             return function(*args, **kwargs)
         told: Description = {}
         with contextlib.suppress(*_UNKNOWN):
             told = describe(*args, **kwargs)
         process.tell("meeting", what=what, **told)
-        met = False
+        process.meets, met = True, False
         try:
             result = function(*args, **kwargs)
             met = True
             return result
         finally:
+            process.meets = False
             process.tell("met", failed=not met)
 
     return meeting
+
+
+class _LongCalls:
+    """Announces calls of the main thread that last longer than a moment. Most return at once.
+
+    A thread looks each second while there are any. In other threads than the main one, a script
+    may wait for news all the time.
+    """
+
+    def __init__(self, process: Any, claim: Callable[[], bool]) -> None:
+        self._process, self._claim = process, claim
+        self._lock = threading.Lock()
+        self._call: Callable[[], Description] | None = None  # describes the current one
+        self._reported = self._watched = False
+
+    def announced(
+        self, function: Callable[..., Any], describe: Callable[..., Description]
+    ) -> Callable[..., Any]:
+        """Return `function`, a method, such that the controller knows who waits long in it."""
+
+        @functools.wraps(function)
+        def waiting(own: Any, *args: Any, **kwargs: Any) -> Any:
+            process, main = self._process, threading.main_thread()
+            if threading.current_thread() is not main or process.size < 2 or process.meets:
+                return function(own, *args, **kwargs)
+            if not self._claim():
+                return function(own, *args, **kwargs)
+            what, met = f"{type(own).__name__}.{function.__name__}", False
+            self._begin(lambda: {"what": what, **describe(*args, **kwargs)})
+            try:
+                result = function(own, *args, **kwargs)
+                met = True
+                return result
+            finally:
+                self._end(met)
+
+        return waiting
+
+    def _begin(self, call: Callable[[], Description]) -> None:
+        with self._lock:
+            self._call = call
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, daemon=True).start()
+
+    def _end(self, met: bool) -> None:
+        with self._lock:
+            reported, self._reported, self._call = self._reported, False, None
+        if reported:
+            self._process.tell("met", failed=not met)
+
+    def _watch(self) -> None:
+        before = None
+        while True:
+            time.sleep(_SOON)
+            with self._lock:
+                call = self._call
+                if call is before is None:
+                    self._watched = False
+                    return
+                if call is not None and call is before and not self._reported:
+                    self._reported = True
+                    with contextlib.suppress(*_UNKNOWN):
+                        self._process.tell("meeting", **call())
+                before = call
 
 
 def torch(c10d: Any, process: Any, claim: Callable[[], bool]) -> None:
@@ -90,6 +160,51 @@ def torch(c10d: Any, process: Any, claim: Callable[[], bool]) -> None:
     c10d.init_process_group = announced(process, claim, what, init, describe)
     # All ranks make each group together, those that are not in it, too.
     c10d.new_group = announced(process, claim, "torch.distributed.new_group", new_group)
+    _torch_stores(sys.modules.get("torch._C._distributed_c10d"), process, claim)
+
+
+def _torch_stores(module: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Announce waits in torch's stores: for as many clients as a TCPStore wants, or for a key."""
+    store, tcp = (getattr(module, name, None) for name in ("Store", "TCPStore"))
+    if store is None or tcp is None:
+        return
+
+    def clients(
+        _self: Any,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        _timeout: Any = None,
+        wait_for_workers: bool = True,
+        *_: Any,
+        **__: Any,
+    ) -> Description:
+        # Only the rank that serves the store waits for the others.
+        size = world_size if is_master and wait_for_workers else None
+        told = {"size": size or 0, "address": f"{host_name}:{port}", "serves": is_master}
+        here = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
+        ours = process.began_with.get("SHANTY_ADDRESSES", "").partition(",")[0]
+        ours = ours.rpartition(":")[0].strip("[]")
+        if ours and host_name != ours and not (ours.startswith("127.") and host_name in here):
+            told.update(origin=_line(host_name), ours=ours)
+        return told
+
+    def keys(wanted: Any, *_: Any, **__: Any) -> Description:
+        names = [wanted] if isinstance(wanted, str) else list(wanted)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return {"keys": ", ".join(f"'{name[:80]}'" for name in names[:_SHOWN]) + more}
+
+    def others(_key: str, world_size: int, *_: Any) -> Description:
+        return {"size": world_size}
+
+    calls = _LongCalls(process, claim)
+    tcp.__init__ = announced(process, claim, "TCPStore", tcp.__init__, clients)
+    for name in ("get", "multi_get", "wait", "queue_pop", "barrier"):
+        method = getattr(store, name, None)
+        if method is not None:  # as old versions have it
+            describe = others if name == "barrier" else keys
+            setattr(store, name, calls.announced(method, describe))
 
 
 def torch_rpc(rpc: Any, process: Any, claim: Callable[[], bool]) -> None:

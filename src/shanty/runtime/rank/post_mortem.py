@@ -91,7 +91,7 @@ def advice(error: BaseException) -> str:
     fix = _of_variables(error) or _of_folder(error) or _of_large_messages(error)
     if fix:
         return fix
-    if "MPI_ERR_TRUNCATE" in str(error):
+    if any(words in str(error) for words in ("MPI_ERR_TRUNCATE", "Message truncated")):
         return str(sys.modules["_shanty_instrumentation"].reports.TRUNCATED)
     module = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and "module '" in str(error):

@@ -31,7 +31,8 @@ else:
         import signal
 
 _THREADS = _FRAMES = 100  # that one answer has at most, of the threads and of each stack
-_PROBE = "/rank/progress_probe.py"  # which may be at work in the main thread
+# Ours: one may be at work in the main thread, the other is around calls that wait for ranks.
+_NOT_SHOWN = ("/rank/progress_probe.py", "/rank/meeting.py")
 _PAUSE = 1.0  # seconds until the FIFO is tried again, as when no file descriptor was left
 
 
@@ -153,9 +154,9 @@ def stacks_text(frames: Mapping[int, FrameType], own: int, main: int) -> str:
             " (most recent call first):"
         )
         frame: FrameType | None = frames[ident]
-        while frame is not None and frame.f_code.co_filename.endswith(_PROBE):
-            frame = frame.f_back
         for _ in range(_FRAMES):
+            while frame is not None and frame.f_code.co_filename.endswith(_NOT_SHOWN):
+                frame = frame.f_back
             if frame is None:
                 break
             code = frame.f_code

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from shanty.collectives import gradient_groups, world
+from shanty.collectives import call_sites, gradient_groups, world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
@@ -69,6 +69,8 @@ class Reducing(torch.optim.Optimizer):
         self._should_synchronize = True
         self._left_over = False  # another optimizer made its step while these were being reduced
         self._taken: list[str] = []  # parameters that a later optimizer reduces
+        self._taken_at = ""  # where that one is made
+        self._site = call_sites.caller()  # where it is made
         self._agreement = agreement.Agreement()
         # One process has nothing to reduce, and runs as fast as without.
         self._reduces = bool(how.process_set.included()) and (how.process_set.size() or 0) > 1
@@ -141,18 +143,19 @@ class Reducing(torch.optim.Optimizer):
         for each in new:
             former = _reducers.get(each.parameter, lambda: None)()
             if former is not None:
-                former.give_up(each.parameter)
+                former.give_up(each.parameter, self)
             _reducers[each.parameter] = weakref.ref(self)
             each.hook = getattr(each.parameter, hook)(each.accumulated)
         # The parameters outlive this optimizer: so would its hooks, beside those of the next.
         weakref.finalize(self, lambda: [each.hook.remove() for each in new]).atexit = False
         _living.add(self)
 
-    def give_up(self, parameter: Tensor) -> None:
+    def give_up(self, parameter: Tensor, later: Reducing) -> None:
         """Leave the gradient of a parameter to an optimizer that was made later."""
         each = self._gradients[parameter]
         each.unit.drop()
         each.hook.remove()
+        self._taken_at = call_sites.spell(later._site)
         self._taken.append(each.name.removeprefix("allreduce.noname."))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -167,10 +170,10 @@ class Reducing(torch.optim.Optimizer):
         """
         if self._taken:
             raise ValueError(
-                f"DistributedOptimizer: another one, created later, has taken over "
-                f"{len(self._taken)} parameters of this one ({self._taken[0]}, for example), and "
-                "reduces their gradients. Give each parameter to one DistributedOptimizer only, or "
-                "create the next one when this one has made its last step."
+                f"DistributedOptimizer: another one, created later at {self._taken_at}, has taken "
+                f"over {len(self._taken)} parameters of this one ({self._taken[0]}, for example), "
+                "and reduces their gradients. Give each parameter to one DistributedOptimizer "
+                "only, or create the next one when this one has made its last step."
             )
         if self._reduces:
             if any(parameter.requires_grad for parameter in self._frozen):

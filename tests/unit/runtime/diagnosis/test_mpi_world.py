@@ -313,6 +313,30 @@ def test_a_rank_that_fails_in_a_rendezvous_because_of_another_one() -> None:
     assert failure.why == "ranks 0, 1 both claim to be rank 0 in init; address already in use"
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ("DistStoreError: wait timeout", "rank 1 waits in get for the key 'a', and no rank has "),
+        ("ValueError: no such file", "ValueError: "),  # it has looked for the key for a while only
+    ],
+)
+def test_a_rank_that_fails_after_it_waited_for_a_key(error: str, why: str) -> None:
+    world = started()
+    meeting(world, 1, what="get", size=0, keys="'a'")
+    world.report(Report({"event": "met", "rank": 1, "failed": True}), 1.5)
+    end(world, 1, 1, 2.0, why=error)
+    said = blamed(world, 5.0).why
+    assert said.startswith(why)
+    assert said.endswith(error)
+
+
+def test_a_rank_that_ended_well_is_not_to_blame_where_more_are_awaited_than_there_are() -> None:
+    world = started()
+    meeting(world, 0, size=3)
+    end(world, 1, 0, 2.0)
+    assert world.verdict(60.0) is None  # it is a stall
+
+
 def test_a_world_whose_ranks_end_without_mpi_is_complete_while_one_is_on() -> None:
     world = started()
     end(world, 1, 0, 1.0)
@@ -321,6 +345,17 @@ def test_a_world_whose_ranks_end_without_mpi_is_complete_while_one_is_on() -> No
     assert world.complete
     end(world, 0, 0, 3.0)
     assert not world.complete
+
+
+@pytest.mark.parametrize(
+    ("why", "blames"),
+    [("Exception: Message truncated, error stack:", "rank 1 on h"), ("", "the launcher's proxy")],
+)
+def test_mpich_ends_its_daemon_with_a_rank_that_has_passed_wrong_counts(why, blames) -> None:
+    world = started()
+    end(world, 1, 1, 3.0, why=why)
+    world.report(Report({"event": "orphaned", "rank": 0, "launcher": "proxy (pid 7)"}), 3.1)
+    assert blamed(world, 6.0).what.startswith(blames)
 
 
 def test_ranks_that_have_lost_their_launcher() -> None:

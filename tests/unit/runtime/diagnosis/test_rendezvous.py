@@ -41,6 +41,23 @@ def told(*more: dict[str, Any], ranks: int = 2) -> str:
             "shanty had set a:1",
         ),
         (({"size": 0, "place": -1, "address": ""},) * 2, ""),  # nothing is known
+        (
+            ({"keys": "'a'", "what": "TCPStore.get"},) * 2,
+            "ranks 0, 1 wait in TCPStore.get for the key 'a', and no rank has set it",
+        ),
+        (
+            ({"keys": "'a'"}, {"keys": "'b', 'c'"}),
+            "rank 0 waits in init for the key 'a', rank 1 waits in init for the keys 'b', 'c', "
+            "and no rank has set them",
+        ),
+        (
+            ({"size": 3}, {"keys": "'a'", "what": "TCPStore.get", "size": 0}),
+            "rank 0 waits in init for 3 ranks, and this run has 2",
+        ),
+        (({"serves": False},) * 2, "ranks 0, 1 wait in init at a:1, and none of them serves it"),
+        (({"serves": False},), ""),  # the other one may serve it
+        (({"serves": True}, {"serves": False, "size": 0}), ""),
+        (({"serves": True},) * 2, "ranks 0, 1 both pass is_master=True to init"),
     ],
 )
 def test_why(ranks: tuple[dict[str, Any], ...], why: str) -> None:

@@ -13,8 +13,8 @@ from shanty.runtime.diagnosis.link_check import LinkCheck, LinkFault
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.run_view import RunView
 from shanty.runtime.diagnosis.stall_detector import StallDetector
-from shanty.runtime.messages import HostLoad, Moves, Order, RankState, Watch
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.messages import HostLoad, Moves, Order, RankState, Report, Watch
+from shanty.runtime.rundir import RunDir, read_lines
 from shanty.runtime.spec import State
 
 AFTER = 60.0  # seconds of the bound
@@ -32,12 +32,13 @@ class Run:
         limits = plan.limits._replace(stall_after=AFTER)
         self.plan = plan._replace(attempt=plan.attempt._replace(nodes=hosts), limits=limits)
         self.worlds = {"0": MpiWorld(2, self.plan.lead.installation)}
+        self.state = State.RUNNING
         self.told: list[Order] = []
         self.stalls: list[float | None] = []
         self.detector = StallDetector(self.run_dir, self.plan, self)
 
     def view(self) -> RunView:
-        return RunView(State.RUNNING, None, ending=False, worlds=self.worlds)
+        return RunView(self.state, None, ending=False, worlds=self.worlds)
 
     def tick(self, now: float) -> None:
         self.detector.tick(self.view(), now)
@@ -111,3 +112,32 @@ def test_what_was_found_of_the_links_counts_for_one_watch(
     run.tick(now)
     assert isinstance(detector._check, LinkCheck)  # tried anew, before anything is told
     assert run.stalls == []
+
+
+@pytest.mark.parametrize(
+    ("events", "meanwhile"),
+    [
+        ([], "0 of 2 ranks have started"),
+        (["started"], "1 of 2 ranks have started"),
+        (["started", "started"], ""),
+        (["loading", "loading"], "ranks 0, 1 wait in MPI_Init"),
+    ],
+)
+def test_a_launcher_that_is_stopped_before_all_ranks_are_there(
+    run: Run, events: list[str], meanwhile: str
+) -> None:
+    run.state = State.STARTING
+    if not events:
+        del run.worlds["0"]
+    for rank, event in enumerate(events):
+        run.worlds["0"].report(Report({"event": event, "rank": rank, "size": 2}), 1.0)
+    now = time.monotonic()
+    for seconds in (0, AFTER / 4, AFTER):
+        run.tick(now + seconds)
+    load = HostLoad(0.1, 4, 0, 0, (), (0, 0), seconds=20.0, halted=((7, "mpirun"),))
+    run.detector.hear("lab0", Moves((), load))
+    for seconds in range(3):  # it is reported once
+        run.tick(now + 2 * AFTER + seconds * AFTER)
+    what = "no progress for 60 s: the launcher's mpirun (pid 7) on host lab0 is stopped, as by "
+    said = [stall["what"] for stall in read_lines(run.run_dir.stalls)]
+    assert said == ([what + f"SIGSTOP; {meanwhile}"] if meanwhile else [])

@@ -165,6 +165,22 @@ def test_a_rendezvous_in_which_ranks_do_not_meet() -> None:
     assert what(meets(0), meets(1)) == f"all ranks wait in {INIT} for 2 ranks at h:1"
     said = what(meets(0, size=4), meets(1, size=4))
     assert said == f"ranks 0, 1 wait in {INIT} for 4 ranks, and this run has 2"
+    found = judge([meets(0, size=4)], {1: "a"}, {}, 60, size=2)
+    assert found is not None
+    assert found.what.endswith(f": rank 0 waits in {INIT} for 4 ranks, and this run has 2")
+
+
+def test_a_key_that_no_rank_sets() -> None:
+    waiting = meets(1, what="FileStore.get", size=0, keys="'a'")
+    for others, said in (
+        ((away(0, TRAIN),), "rank 0 on a is busy in train (train.py:31)"),
+        ((), "rank 0 on b is gone: it has ended"),
+    ):
+        found = judge([waiting, *others], {} if others else {0: "b"}, {}, 60, size=2)
+        assert found is not None
+        call = "rank 1 waits in FileStore.get for the key 'a'"
+        assert found.what == f"no progress for 60 s: {said}, {call}"
+        assert found.fix.startswith("let a rank set the key")
 
 
 def test_a_slow_start_of_mpi_is_no_stall() -> None:
