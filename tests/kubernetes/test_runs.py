@@ -104,12 +104,15 @@ def test_a_patch_changes_the_job(kube: Kube) -> None:
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
     (kube.shanty.folder / "patch.yaml").write_text(json.dumps(patch))
     (kube.shanty.folder / "mine.py").write_text(
-        "import os\nfrom mpi4py import MPI\n"
+        "import getpass, os, pwd\nfrom mpi4py import MPI\n"
         "print('mine', os.environ['MINE'], os.access('/', os.W_OK))\n"
+        "print('I am', getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name)\n"
+        "open(os.path.expanduser(f'~user{os.getuid()}/probe'), 'w').close()\n"
     )
     done = kube("-n", "2", "--k8s-patch", "patch.yaml", "mine.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("mine yes False") == 2
+    assert done.stdout.count(f"I am user{UID} user{UID}\n") == 2
 
 
 def test_stop_logs_and_stacks(kube: Kube) -> None:
