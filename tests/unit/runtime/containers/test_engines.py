@@ -103,9 +103,9 @@ NODE: Any = SimpleNamespace(name="lab2", container={"engine": "docker"})
         ('could not select device driver "" with capabilities: [[gpu]]', "give GPUs"),
         ("newuidmap: write to uid_map failed: Operation not permitted", "user namespaces"),
         (
-            "\x1b[31mFATAL:  \x1b[0m Couldn't determine user account information: user: unknown userid "
-            "4321",
-            "a user id that has no name on the host (Couldn't determine user account",
+            "\x1b[31mFATAL:  \x1b[0m Couldn't determine user account information: "
+            "user: unknown userid 4321",
+            "no name on the host (Couldn't determine user account",
         ),
     ],
 )
