@@ -25,8 +25,8 @@ LABEL = "shanty.run/id"  # on every object of a run; its value is the run's id
 MANAGED = "app.kubernetes.io/managed-by"  # "shanty", on all that it makes
 BATCH = "apis/batch/v1"
 HOME, USER_HOME, START = "/shanty", "/shanty/user", "/etc/shanty"
-SHM, _START_VOLUME = "shanty-shm", "shanty-start"
-_PLACES = {"shanty-home": HOME, "shanty-tmp": "/tmp", SHM: "/dev/shm", _START_VOLUME: START}
+SHM, START_VOLUME = "shanty-shm", "shanty-start"
+_PLACES = {"shanty-home": HOME, "shanty-tmp": "/tmp", SHM: "/dev/shm", START_VOLUME: START}
 _PASSWD = "/etc/passwd"
 GPU = "nvidia.com/gpu"
 # Seconds beyond a run's time limit after which the cluster ends it itself: its files may wait.
@@ -108,7 +108,7 @@ def _with_name(job: Object) -> Object:
     main = _main_of(job)
     mounts = main.get("volumeMounts") or []
     if _uid_of(job) and all(one["mountPath"] != _PASSWD for one in mounts):
-        mount = {"name": _START_VOLUME, "mountPath": _PASSWD, "subPath": "passwd"}
+        mount = {"name": START_VOLUME, "mountPath": _PASSWD, "subPath": "passwd"}
         main["volumeMounts"] = [*mounts, mount]
     return job
 
@@ -156,7 +156,7 @@ def pod_of(job: JobSpec, run: str) -> Object:
     """The specification of each pod."""
     own = KubernetesOptions.of(job)
     start = {
-        "name": _START_VOLUME,
+        "name": START_VOLUME,
         "projected": {
             "sources": [
                 {"configMap": {"name": name_of(run)}},
