@@ -131,7 +131,7 @@ def deleted(name: str, place: str = "") -> Trouble:
     return Trouble(
         name,
         f"pod {name}{place} was deleted",
-        "somebody deleted it or its Job, drained its node (kubectl drain), or took the node away",
+        "somebody deleted it or its Job, or drained its node (kubectl drain), or the node was down",
         "run again",
         cause=HOST,
     )

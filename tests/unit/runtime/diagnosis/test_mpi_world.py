@@ -216,9 +216,10 @@ def test_the_one_who_left_is_blamed_when_the_launcher_ends_the_rest():
 
 def test_out_of_memory_is_named():
     world = united()
-    end(world, 1, -9, 5.0, oom=True)
+    end(world, 1, -9, 5.0, oom=True, memory=256 << 20)
     verdict = blamed(world, 6.0)
     assert "out of memory" in verdict.what
+    assert verdict.why.endswith("while the rank ran: it has 0.25 GiB")
 
 
 def test_ids_sort_by_time():
