@@ -69,6 +69,17 @@ def test_exit_codes_tracebacks_and_input_pass(shanty: ContainedShanty) -> None:
     assert "ValueError: seen" in done.stderr
 
 
+def test_programs_write_to_a_terminal(shanty: ContainedShanty) -> None:
+    """Of C, Perl and Python in a shell the last line before a crash is there, unchanged."""
+    line = r"test -t 1 && printf 'a\r\nb\r\004\n' && exec python3 -I script.py"
+    shanty.script("import os\nprint('the last line')\nos.kill(os.getpid(), 11)\n")
+    done = shanty.in_container("-q", "-n", "1", "bash", "-c", line)
+    assert done.returncode == 139, done.stderr
+    data = shanty.last.rank_log(0).read_bytes()
+    assert b"\r\004\n" in data
+    assert b"the last line\n" in data
+
+
 def test_mounts_and_what_they_may_do(shanty: ContainedShanty, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.csv").write_text("1,2")
@@ -156,9 +167,11 @@ def test_dry_run_shows_the_image_and_starts_nothing(shanty: ContainedShanty) -> 
     assert set(shanty.home.glob("runs/*")) == before
 
 
-def test_stacks_and_stop_reach_into_the_container(shanty: ContainedShanty) -> None:
+def test_stacks_signals_and_stop_reach_into_the_container(shanty: ContainedShanty) -> None:
     shanty.script(
-        "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.barrier()\nprint('up', flush=True)\n"
+        "import signal, time\nfrom mpi4py import MPI\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))\n"
+        "MPI.COMM_WORLD.barrier()\nprint('up', flush=True)\n"
         "time.sleep(600)\n"
     )
     done = shanty.in_container("-d", "-n", "2", "script.py")
@@ -169,7 +182,10 @@ def test_stacks_and_stop_reach_into_the_container(shanty: ContainedShanty) -> No
     stacks = shanty("stacks", run)
     assert stacks.returncode == 0, stacks.stderr
     assert "ranks 0-1:" in stacks.stdout
-    assert "script.py:5" in stacks.stdout
+    assert "script.py:6" in stacks.stdout
+    passed = shanty("signal", run)
+    assert "SIGUSR1 was passed on to ranks 0, 1" in passed.stdout + passed.stderr
+    wait_for(lambda: "saved" in log.read_text(errors="replace"), 30, "the signal")
     assert shanty("stop", run).returncode == 0
     assert read_json(shanty.last.status)["state"] == "stopped"  # type: ignore[index]
 

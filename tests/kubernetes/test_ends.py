@@ -72,6 +72,21 @@ def test_cpu_that_no_node_has_in_numbers(kube: Kube) -> None:
     assert " free" in done.stderr
 
 
+def test_a_secret_that_is_missing(kube: Kube) -> None:
+    """The pod has a node, and does not start: its events say why."""
+    patch = {
+        "volumes": [{"name": "s", "secret": {"secretName": "nobody"}}],
+        "containers": [{"name": "run", "volumeMounts": [{"name": "s", "mountPath": "/s"}]}],
+    }
+    (kube.shanty.folder / "patch.yaml").write_text(
+        json.dumps({"spec": {"template": {"spec": patch}}})
+    )
+    done = kube("-n", "1", "--k8s-patch", "patch.yaml", "--schedule-timeout", "20s", "hello.py")
+    assert done.returncode == LAUNCH, done.stderr
+    assert 'secret "nobody" not found' in done.stderr
+    assert f"kubectl describe pod shanty-{kube.last.id}" in done.stderr
+
+
 def test_a_quota(kube: Kube) -> None:
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}}
     with admins(kube, "resourcequotas", quota):

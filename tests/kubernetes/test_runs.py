@@ -104,19 +104,37 @@ def test_a_patch_changes_the_job(kube: Kube) -> None:
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
     (kube.shanty.folder / "patch.yaml").write_text(json.dumps(patch))
     (kube.shanty.folder / "mine.py").write_text(
-        "import os\nfrom mpi4py import MPI\n"
+        "import getpass, os, pwd\nfrom mpi4py import MPI\n"
         "print('mine', os.environ['MINE'], os.access('/', os.W_OK))\n"
+        "print('I am', getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name)\n"
+        "open(os.path.expanduser(f'~user{os.getuid()}/probe'), 'w').close()\n"
     )
     done = kube("-n", "2", "--k8s-patch", "patch.yaml", "mine.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("mine yes False") == 2
+    assert done.stdout.count(f"I am user{UID} user{UID}\n") == 2
 
 
-def test_stop_logs_and_stacks(kube: Kube) -> None:
+def test_programs_write_to_a_terminal(kube: Kube) -> None:
+    """Of C, Perl and Python in a shell the last line before a crash is there."""
+    (kube.shanty.folder / "last.py").write_text(
+        "import os\nprint('the last line')\nos.kill(os.getpid(), 11)\n"
+    )
+    done = kube("-n", "1", "sh", "-c", "test -t 1 && exec python3 -I last.py")
+    assert done.returncode == 139, done.stderr
+    assert "the last line\n" in done.stdout
+
+
+def test_stop_logs_stacks_and_signals(kube: Kube) -> None:
+    text = "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))\n"
+    up = kube.shanty.folder / "up.py"
+    up.write_text(text + up.read_text())
     run = kube.submit("-n", "2", "up.py")
     found = kube.await_state(run, "running")
     assert found["joined"] == 2
     assert "up.py" in kube.do("stacks", run.id)
+    assert "SIGUSR1 was passed on to ranks 0, 1" in kube.do("signal", run.id)
+    wait_for(lambda: kube.do("logs", run.id).count("saved") == 2, 30, "the signal did not come")
     kube.do("stop", run.id)
     assert kube.await_state(run, "stopped")["state"] == "stopped"
     assert "is up" in kube.do("logs", run.id)

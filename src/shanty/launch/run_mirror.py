@@ -259,6 +259,9 @@ class RunMirror:
 
     def conclude(self, failure: Failure, state: State) -> None:
         """Write that the run is over, unless its end is known already: FAILED, or LOST."""
+        before = run_status.read_status(self._run)
+        if not before.state.final:  # the target may know why
+            failure = self._amend(replace(before, state=state, failure=failure)).failure or failure
         code = LaunchError.exit_code if state is State.FAILED else LostError.exit_code
         with self._locked():
             run_status.conclude(self._run, state, failure, code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from shanty.runtime import run_agents, run_status
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, write_json
 from shanty.runtime.site import Host
-from shanty.runtime.spec import State, Status
+from shanty.runtime.spec import Failure, State, Status
 
 
 def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path) -> None:
@@ -23,6 +24,17 @@ def test_the_end_of_a_run_is_not_overwritten_by_what_came_before(tmp_path: Path)
     for state in (State.RUNNING, State.STOPPED, State.RUNNING):
         link._store("status.json", None, json.dumps(Status(state).to_json()).encode(), "/there")
     assert run_status.read_status(run).state is State.STOPPED
+
+
+def test_the_target_may_know_why_a_host_is_gone(tmp_path: Path) -> None:
+    """The mirror only finds that nobody reaches it; a pod's status has its end."""
+    run = RunDir(tmp_path)
+    write_json(run.job, {})
+    known = Failure("pod a has ended", "its first process ended with 137", host="a")
+    link = RunMirror(run, [Host("a")], amend=lambda status: replace(status, failure=known))
+    for failure in (Failure("the lead host a cannot be reached", host="a"), Failure("later")):
+        link.conclude(failure, State.FAILED)
+        assert run_status.read_status(run).failure == known
 
 
 class Unknowing:

@@ -25,8 +25,9 @@ LABEL = "shanty.run/id"  # on every object of a run; its value is the run's id
 MANAGED = "app.kubernetes.io/managed-by"  # "shanty", on all that it makes
 BATCH = "apis/batch/v1"
 HOME, USER_HOME, START = "/shanty", "/shanty/user", "/etc/shanty"
-SHM = "shanty-shm"
-_PLACES = {"shanty-home": HOME, "shanty-tmp": "/tmp", SHM: "/dev/shm", "shanty-start": START}
+SHM, START_VOLUME = "shanty-shm", "shanty-start"
+_PLACES = {"shanty-home": HOME, "shanty-tmp": "/tmp", SHM: "/dev/shm", START_VOLUME: START}
+_PASSWD = "/etc/passwd"
 GPU = "nvidia.com/gpu"
 # Seconds beyond a run's time limit after which the cluster ends it itself: its files may wait.
 _LATE = int(pod.KEEP) + 600
@@ -71,10 +72,10 @@ def job_of(job: JobSpec, run: str) -> Object:
     made = _job_of(job, run)
     patch = KubernetesOptions.of(job).k8s_patch
     if not patch:
-        return made
+        return _with_name(made)
     patched = dict(merged(made, json.loads(patch)))
     try:
-        return _found_again(patched, made)
+        return _with_name(_found_again(patched, made))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(
             "the patch leaves no Job that a run can be in", f"{type(error).__name__}: {error}",
@@ -97,6 +98,34 @@ def _found_again(patched: Object, made: Object) -> Object:
     port_of(patched)
     spec = {**patched["spec"], "template": {**template, "metadata": of_pods}}
     return {**patched, "metadata": metadata, "spec": spec}
+
+
+def _with_name(job: Object) -> Object:
+    """A Job whose user id, if it gives one, has a name: ssh, git and Java fail without.
+
+    As with docker, `/etc/passwd` then has root and this user only.
+    """
+    main = _main_of(job)
+    mounts = main.get("volumeMounts") or []
+    if _uid_of(job) and all(one["mountPath"] != _PASSWD for one in mounts):
+        mount = {"name": START_VOLUME, "mountPath": _PASSWD, "subPath": "passwd"}
+        main["volumeMounts"] = [*mounts, mount]
+    return job
+
+
+def _main_of(job: Object) -> Object:
+    """The container of a Job that the run is in."""
+    containers = job["spec"]["template"]["spec"]["containers"]
+    return next(one for one in containers if one["name"] == CONTAINER)
+
+
+def _uid_of(job: Object) -> int:
+    """The user id that a Job gives to the run's container; 0 where it gives none."""
+    for one in _main_of(job), job["spec"]["template"]["spec"]:
+        uid = (one.get("securityContext") or {}).get("runAsUser")
+        if uid is not None:
+            return int(uid)
+    return 0
 
 
 def _job_of(job: JobSpec, run: str) -> Object:
@@ -127,7 +156,7 @@ def pod_of(job: JobSpec, run: str) -> Object:
     """The specification of each pod."""
     own = KubernetesOptions.of(job)
     start = {
-        "name": "shanty-start",
+        "name": START_VOLUME,
         "projected": {
             "sources": [
                 {"configMap": {"name": name_of(run)}},
@@ -212,7 +241,10 @@ def owned_of(run: str, owner: Object) -> list[Object]:
         "ownerReferences": [reference],
     }
     program = Path(kubernetes.__path__[0], "pod.py").read_text(encoding="utf-8")
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"pod.py": program}}
+    uid = _uid_of(owner)
+    names = f"root:x:0:0:root:/root:/bin/sh\nuser{uid}:x:{uid}:0::{USER_HOME}:/bin/sh\n"
+    data = {"pod.py": program, **({"passwd": names} if uid else {})}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
     key = {"apiVersion": "v1", "kind": "Secret", "stringData": {"key": secrets.token_hex(32)}}
     return [{**one, "metadata": metadata} for one in (config, key)]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shanty.launch.kubernetes.objects import NO_PYTHON
+from shanty.launch.kubernetes.objects import NO_PYTHON, START_VOLUME
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.spec import HOST, MEMORY, PREEMPTED, Failure
@@ -27,7 +27,10 @@ _WAITING = {
         "the node does not have the image {image}, and may not pull it",
         "load the image into the nodes, or set another imagePullPolicy by --k8s-patch",
     ),
-    "CreateContainerConfigError": ("its container cannot be configured", ""),
+    "CreateContainerConfigError": (
+        "its container cannot be configured",
+        "make in the namespace what the message names, or see --k8s-patch or the manifest",
+    ),
     "CreateContainerError": ("its container cannot be made", ""),
     "RunContainerError": ("its container cannot be started", ""),
 }
@@ -128,7 +131,7 @@ def deleted(name: str, place: str = "") -> Trouble:
     return Trouble(
         name,
         f"pod {name}{place} was deleted",
-        "somebody deleted it or its Job, or its node was taken away",
+        "somebody deleted it or its Job, or drained its node (kubectl drain), or the node was down",
         "run again",
         cause=HOST,
     )
@@ -235,6 +238,10 @@ def fix_of(message: str) -> str:
         return "see --mount pvc:NAME:… and kubectl get pvc"
     if "node selector" in message or "node affinity" in message:
         return "see --node-selector, and the nodes' labels"
+    if re.search(r"node\.kubernetes\.io/(unreachable|not-ready)|node\(s\) were not ready", message):
+        return "a node is down, see kubectl get nodes; until it is back, ask for less"
+    if "unschedulable" in message:
+        return "a node is closed to new pods (kubectl cordon), see kubectl get nodes"
     if "taint" in message and "Insufficient" not in message:
         return "the nodes are reserved: --toleration says that the pods may go there"
     return (
@@ -243,8 +250,18 @@ def fix_of(message: str) -> str:
     )
 
 
-def waits(pod: Object) -> str:
-    """What a pod that does not run yet waits for, for people."""
+def warning(events: Sequence[Object]) -> str:
+    """The last warning among a pod's events, but for those of its first moments."""
+    for event in reversed(events):
+        text = str(event.get("message", ""))
+        ours = f'volume "{START_VOLUME}"' in text  # it is made after the Job
+        if event.get("type") == "Warning" and not ours:
+            return f"{event.get('reason', '')}: {text}"
+    return ""
+
+
+def waits(pod: Object, warned: str = "") -> str:
+    """What a pod that does not run yet waits for, for people; `warned`: a warning about it."""
     said = unschedulable(pod)
     if said:
         return f"no node for it: {said}"
@@ -254,7 +271,8 @@ def waits(pod: Object) -> str:
         reason = (container.get("state", {}).get("waiting") or {}).get("reason", "")
         if reason and reason != "ContainerCreating":
             return str(reason)
-    return f"node {pod['spec']['nodeName']} gets its image and starts it"
+    node = pod["spec"]["nodeName"]
+    return f"node {node}: {warned}" if warned else f"node {node} gets its image and starts it"
 
 
 def is_running(pod: Object) -> bool:

@@ -52,6 +52,7 @@ LOG = "watcher.jsonl"  # how far it came, and when: `events.jsonl` is a copy of 
 _LOCK = "watcher.lock"
 _LOOK = 0.2  # seconds between two looks at a run
 _ASKED = 2.0  # seconds between two questions why pods are missing
+_SLOW = 10.0  # seconds after which a pod that has a node and does not start is asked about
 _WORD = 3.0  # seconds that Kubernetes has to say what became of a pod
 _DELETING = 600.0  # seconds for the objects to be deleted, while the cluster does not answer
 _AWAY = 5.0  # seconds without an answer after which it is said
@@ -205,6 +206,9 @@ class Watcher:
             if now > asked + _ASKED and len(pods) < wanted:
                 asked = now
                 word = self._word_on_job()
+            elif now > max(asked, began) + _SLOW:
+                asked = now
+                word = self._word_on_pod(waiting[0])
             if word == _SUSPENDED:
                 began = now
                 self.say(f"it is in the queue {self.options.queue}".rstrip())
@@ -223,10 +227,7 @@ class Watcher:
             job = self.cluster.call("GET", self.pods.job_path)
             if job["spec"].get("suspend"):
                 return _SUSPENDED
-            selector = f"involvedObject.name%3D{objects.name_of(self.run.id)}"
-            events = self.cluster.call(
-                "GET", f"{self.cluster.path('events')}?fieldSelector={selector}"
-            )["items"]
+            events = self._events_of(objects.name_of(self.run.id))
         except UnreachableError:
             return ""
         except ApiError as error:
@@ -244,6 +245,19 @@ class Watcher:
             raise refusal.error
         return f"{refusal.what}: {refusal.why}"
 
+    def _word_on_pod(self, pod: dict[str, Any]) -> str:
+        """Why a pod that has a node does not start, by its events; "" where none says it."""
+        with contextlib.suppress(ApiError, UnreachableError):
+            events = self._events_of(pod["metadata"]["name"])
+            word = pod_trouble.waits(pod, pod_trouble.warning(events))
+            return f"{pod['metadata']['name']}: {word}"
+        return ""
+
+    def _events_of(self, name: str) -> list[dict[str, Any]]:
+        path = f"{self.cluster.path('events')}?fieldSelector=involvedObject.name%3D{name}"
+        found: list[dict[str, Any]] = self.cluster.call("GET", path)["items"]
+        return found
+
     def _shortfall(self, running: int, wanted: int) -> LaunchError:
         """Why not all pods run, in numbers where the cluster lets us see its nodes."""
         waiting = [pod for pod in self.pods.pods.values() if not pod_trouble.is_running(pod)]
@@ -251,6 +265,11 @@ class Watcher:
         if not waiting:
             return LaunchError(what, "the cluster has not made the others", "see its Job's events")
         pod = waiting[0]
+        name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
+        if node:
+            why = self._word_on_pod(pod) or f"{name}: {pod_trouble.waits(pod)}"
+            fix = f"look at the pod and its node: kubectl describe pod {name}; kubectl describe "
+            return LaunchError(what, why, f"{fix}node {node}")
         why = pod_trouble.waits(pod)
         with contextlib.suppress(ApiError, UnreachableError, ValueError, KeyError):
             from shanty.launch.kubernetes.shortfall import described
@@ -258,7 +277,7 @@ class Watcher:
             nodes = self.cluster.call("GET", "/api/v1/nodes")["items"]
             others = self.cluster.call("GET", "/api/v1/pods")["items"]
             why = described(pod, nodes, others) or why
-        why = f"{pod['metadata']['name']}: {why}"
+        why = f"{name}: {why}"
         return LaunchError(what, why, pod_trouble.fix_of(why))
 
     def _told_by_pods(self, hosts: list[Host], error: ShantyError) -> ShantyError:
@@ -317,8 +336,9 @@ class Watcher:
         trouble = self.pods.wait_for(lambda: self.pods.end_of(name), _WORD) if killed else None
         if trouble is None and failure.rank is None:
             node = (self.pods.pods.get(name) or {}).get("spec", {}).get("nodeName")
-            see = f"check its node: kubectl get node {node}" if node else failure.fix
-            return replace(status, failure=replace(failure, fix=see))
+            see = [f"check its node (kubectl describe node {node})"] if node else []
+            fix = "; ".join(filter(None, [*see, failure.fix]))
+            return replace(status, failure=replace(failure, fix=fix))
         if trouble is None:
             return status
         better = replace(failure, what=trouble.what, why=trouble.why, fix=trouble.fix)

@@ -27,6 +27,7 @@ from typing import Any
 
 from shanty.launch.package import FOLDER
 from shanty.launch.transport.connection import Connection, Process
+from shanty.launch.transport.openssh import OpenSSH
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError
 from shanty.runtime.rpc import bootstrap
@@ -354,7 +355,7 @@ class RpcClient:
             own = {name: found[name] for name in ("python", "version", "home", "root")}
             client = cls(connection.host, **own, connection=connection, _stream=stream)
             client.noise = b"\n".join(listener.noise).decode(errors="replace").strip()
-            if listener.began - begun > _LOGIN:
+            if listener.began - begun > _LOGIN and isinstance(connection, OpenSSH):
                 what = f"a login takes more than {_LOGIN:g} s before it runs a command"
                 client.notes.append((what, "see what ~/.bashrc and similar files wait for"))
             if found["damaged"]:

@@ -90,6 +90,11 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
         "take another --runtime",
     ),
     (
+        r"unknown userid|Couldn't determine user account",
+        "apptainer starts nothing for a user id that has no name on the host",
+        "have the user entered in /etc/passwd there, or take --runtime docker or podman",
+    ),
+    (
         r"error setting rlimit",
         "the engine may not raise the limit on locked memory",
         "raise it for the engine itself (LimitMEMLOCK=infinity in its systemd unit)",
@@ -110,6 +115,7 @@ _TABLE: Tuple[Tuple[str, str, str], ...] = (
 
 def explained(text: str) -> Tuple[str, str]:
     """What an engine's words mean, with its own last ones, and what to do; "" where unknown."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)  # apptainer's colours
     last = last_line(text)
     for pattern, meaning, fix in _TABLE:
         if re.search(pattern, text, re.IGNORECASE):

@@ -53,7 +53,7 @@ class Rank:
     place: str = ""  # the line of its script that failed
     forked: str = ""  # the line that forked a process after MPI_Init
     failed: Optional[float] = None
-    oom: bool = False
+    oom: int = 0  # bytes that its host may use, where it ran out of them
     meeting: Optional[Meeting] = None  # the rendezvous of a framework in which it waits
     missed: Optional[Meeting] = None  # the last one, which it left by an error
 
@@ -141,7 +141,7 @@ class MpiWorld:
             # It has made no use of MPI if it ended well without it.
             rank.plain = rank.plain or (report.whole("code") == 0 and not rank.library)
             self._over_since = now if self._all_ended() else None
-            rank.oom = report.flag("oom")
+            rank.oom = report.whole("oom") or 0
             if not rank.at_fault:
                 rank.code, rank.why = report.whole("code"), report.text("why", rank.why)
                 rank.fix = report.text("fix", rank.fix)
@@ -512,7 +512,7 @@ class MpiWorld:
                 fix += f"{mpi.title} needs {mpi.to_spawn}"
             if rank.oom:
                 what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
-                why = "this host ran out of memory while the rank ran"
+                why = f"this host ran out of its {rank.oom / 2**30:.3g} GiB of memory"
                 fix = "use less memory a rank, fewer ranks a host, or a host with more memory"
                 fix += " (pods get what --memory-per-rank says)"
             cause = MEMORY if rank.oom else ""

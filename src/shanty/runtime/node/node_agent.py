@@ -230,8 +230,9 @@ class NodeAgent:
         if event in ("loading", "linked"):
             report = report.extended(flavour=_flavour(report.text("path")))
         elif event == "exited":
-            if report.whole("code") == -signal.SIGKILL:
-                report = report.extended(oom=(platform.oom_kills() or 0) > (self._oom or 0))
+            killed = report.whole("code") == -signal.SIGKILL
+            if killed and (platform.oom_kills() or 0) > (self._oom or 0):
+                report = report.extended(oom=platform.usable_memory())
             program.pids.clear()
             lost = self._parents.ended(program.wrapper, orphaned=report.flag("orphaned"))
             report = report.extended(launcher=lost)

@@ -110,11 +110,13 @@ def test_what_is_asked_for() -> None:
 
 
 def test_what_the_job_owns_goes_with_it() -> None:
-    owner = {"metadata": {"name": objects.name_of(RUN), "uid": "u"}}
+    owner = objects.job_of(JOB, RUN)
+    owner["metadata"]["uid"] = "u"
     config, secret = objects.owned_of(RUN, owner)
     for one in (config, secret):
         assert one["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert "def serve()" in config["data"]["pod.py"]
+    assert "passwd" not in config["data"]
     other = objects.owned_of(RUN, owner)[1]
     assert secret["stringData"]["key"] != other["stringData"]["key"]
 
@@ -142,6 +144,30 @@ def test_a_patch() -> None:
     assert {one["name"] for one in own["env"]} >= {"HOME", "SHANTY_HOME", "SHANTY_POD_PORT"}
     assert objects.port_of(made) == 4000
     assert objects.port_of(objects.job_of(JOB, RUN)) == 24180
+
+
+@pytest.mark.parametrize("where", ["option", "pod", "container"])
+def test_a_user_id_has_a_name(where: str) -> None:
+    """It is in /etc/passwd, unless a patch mounts another one there."""
+    options: dict[str, Any] = {"uid": 4321}
+    inner: dict[str, Any] = {"name": "run"}
+    pod: dict[str, Any] = {"containers": [inner]}
+    if where != "option":
+        {"pod": pod, "container": inner}[where]["securityContext"] = {"runAsUser": 4321}
+        options = {"k8s_patch": json.dumps({"spec": {"template": {"spec": pod}}})}
+    made = objects.job_of(replace(JOB, options=options), RUN)
+    mounts = {one["mountPath"]: one for one in container(made)["volumeMounts"]}
+    assert mounts["/etc/passwd"] == {**mounts["/etc/shanty"], "mountPath": "/etc/passwd",
+                                     "subPath": "passwd"}  # fmt: skip
+    made["metadata"]["uid"] = "u"
+    names = objects.owned_of(RUN, made)[0]["data"]["passwd"].splitlines()
+    assert names[1] == "user4321:x:4321:0::/shanty/user:/bin/sh"
+    theirs = {"name": "users", "mountPath": "/etc/passwd"}
+    inner["volumeMounts"] = [theirs]
+    options |= {"k8s_patch": json.dumps({"spec": {"template": {"spec": pod}}})}
+    made = objects.job_of(replace(JOB, options=options), RUN)
+    assert [one for one in container(made)["volumeMounts"] if one["mountPath"] == "/etc/passwd"] \
+        == [theirs]  # fmt: skip
 
 
 JSON = st.recursive(

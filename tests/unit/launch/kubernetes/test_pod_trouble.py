@@ -104,12 +104,24 @@ def test_refusals(message: str, said: str, cure: str) -> None:
     assert pod_trouble.refusal([{"reason": "SuccessfulCreate"}]) is None
 
 
+EVENTS = [
+    {"type": "Warning", "reason": "FailedMount", "message": 'secret "nobody" not found'},
+    {"type": "Warning", "reason": "FailedMount",
+     "message": 'MountVolume.SetUp failed for volume "shanty-start" : configmap not found'},
+    {"type": "Normal", "reason": "Pulling", "message": "Pulling image"},
+]  # fmt: skip
+
+
 def test_what_a_pod_waits_for() -> None:
     said = "0/2 nodes are available: 2 Insufficient cpu."
     condition = {"type": "PodScheduled", "status": "False", "message": said}
     assert pod_trouble.waits(pod({"conditions": [condition]})) == f"no node for it: {said}"
     assert "gets its image" in pod_trouble.waits(waiting("ContainerCreating"))
     assert pod_trouble.waits({"metadata": {"name": "p"}, "spec": {}}) == "not scheduled yet"
+    warned = pod_trouble.warning(EVENTS)
+    assert warned == 'FailedMount: secret "nobody" not found'
+    assert pod_trouble.waits(waiting("ContainerCreating"), warned) == f"node n: {warned}"
+    assert pod_trouble.warning(EVENTS[1:]) == ""
 
 
 @pytest.mark.parametrize(
@@ -119,6 +131,8 @@ def test_what_a_pod_waits_for() -> None:
         ("2 node(s) didn't match node selector", "--node-selector"),
         ('persistentvolumeclaim "x" not found', "--mount"),
         ("1 node(s) had taint {a: b}, that the pod didn't tolerate", "--toleration"),
+        ("1 Insufficient cpu, 1 node(s) had taint {node.kubernetes.io/unreachable: }", "is down"),
+        ("1 Insufficient cpu, 1 node(s) were unschedulable", "kubectl cordon"),
     ],
 )
 def test_cures_for_no_node(message: str, cure: str) -> None:

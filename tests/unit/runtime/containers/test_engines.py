@@ -102,6 +102,11 @@ NODE: Any = SimpleNamespace(name="lab2", container={"engine": "docker"})
         ("write /var/lib/docker/tmp: no space left on device", "is full"),
         ('could not select device driver "" with capabilities: [[gpu]]', "give GPUs"),
         ("newuidmap: write to uid_map failed: Operation not permitted", "user namespaces"),
+        (
+            "\x1b[31mFATAL:  \x1b[0m Couldn't determine user account information: "
+            "user: unknown userid 4321",
+            "no name on the host (Couldn't determine user account",
+        ),
     ],
 )
 def test_words_of_engines_have_a_meaning_and_a_cure(said: str, meaning: str) -> None:

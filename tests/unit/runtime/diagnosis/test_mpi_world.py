@@ -227,9 +227,10 @@ def test_a_compiled_rank_that_left_is_blamed_when_the_launcher_ends_the_rest():
 
 def test_out_of_memory_is_named():
     world = united()
-    end(world, 1, -9, 5.0, oom=True)
+    end(world, 1, -9, 5.0, oom=256 << 20)
     verdict = blamed(world, 6.0)
     assert "out of memory" in verdict.what
+    assert verdict.why == "this host ran out of its 0.25 GiB of memory"
 
 
 def test_ids_sort_by_time():
@@ -245,7 +246,7 @@ def test_who_runs_out_of_memory_is_to_blame_for_those_that_lost_it(why, culprit)
     """Its connections are closed before its end is seen; a rank with a reason has its own."""
     world = united()
     end(world, 0, 14, 5.0, why=why)
-    end(world, 1, -9, 5.001, oom=True)
+    end(world, 1, -9, 5.001, oom=1 << 30)
     verdict = blamed(world, 9.0)
     assert verdict.rank == culprit
 
