@@ -43,13 +43,18 @@ def test_files_are_the_callers_and_in_the_workspace(shanty: ContainedShanty) -> 
 
 
 def test_the_image_is_what_is_around_the_ranks(shanty: ContainedShanty) -> None:
-    """Not this machine's files, nor its home, nor its environment."""
+    """Not this machine's files, nor its home, nor its environment; but the caller's cores."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
     done = shanty.in_container(
         "-n", "1", "-e", "GIVEN=1", "sh", "-c",
-        "echo home $HOME; touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
+        "grep Cpus_allowed_list /proc/self/status; echo home $HOME; "
+        "touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
         "df -k /dev/shm | tail -1",
         env={"LEAKED": "1"},
     )  # fmt: skip
+    os.sched_setaffinity(0, cores)
+    assert f"Cpus_allowed_list:\t{max(cores)}\n" in done.stdout
     assert done.returncode == 0, done.stderr
     assert "written" in done.stdout
     assert re.search(r"given 1 leaked\s*$", done.stdout, re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import signal
 from collections.abc import Iterator
@@ -241,7 +242,8 @@ def test_too_many_ranks(site: Site) -> None:
 
 
 def test_a_host_with_no_slots_is_left_out(site: Site) -> None:
-    site.write("hostfile", "lab1 slots=0\nlab2 slots=1\nlab3 slots=1\n")
+    """A user before a host's name is kept; the rest of what the lab has for it counts, too."""
+    site.write("hostfile", f"lab1 slots=0\n{getpass.getuser()}@lab2 slots=1\nlab3 slots=1\n")
     done = site("run", "-q", "--hostfile", "hostfile", "where.py")
     assert done.returncode == 0, done.stderr
     assert lines(done.stdout) == ranks_on("lab2", "lab3")

@@ -155,9 +155,12 @@ def test_ranks_stay_on_the_cores_of_the_run(shanty, flavour):
     os.sched_setaffinity(0, {max(cores)})
     try:
         done = shanty("run", "-q", "--mpi", flavour, "--", *line)
+        refused = shanty("run", "-n", 2, "hostname")
     finally:
         os.sched_setaffinity(0, cores)
     assert done.stdout.removeprefix("[0] ") == f"[{max(cores)}]\n", done.stderr
+    assert "2 ranks do not fit on 1 core" in refused.stderr
+    assert len(cores) == 1 or f"may use 1 of the machine's {os.cpu_count()} cores" in refused.stderr
 
 
 def test_input_that_ranks_do_not_get_is_refused(shanty, flavour):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import itertools
 import re
 import tokenize
 from collections import Counter
@@ -87,3 +89,21 @@ def test_the_words_of_messages_and_docs() -> None:
     }
     listed = [text for package, text in lines if package in wrong]
     assert not wrong, "\n".join([*listed, f"in each package now: {wrong}"])
+
+
+_COUNTS = re.compile(r" (cores|slots)\b")
+
+
+def test_numbers_of_cores_and_slots_have_a_singular() -> None:
+    """One of either is common: "1 core" comes from `counted`."""
+    wrong = [
+        f"{path}:{before.lineno}: write counted({ast.unparse(before.value)}, …)"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for text in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(text, ast.JoinedStr)
+        for before, after in itertools.pairwise(text.values)
+        if isinstance(before, ast.FormattedValue)
+        and isinstance(after, ast.Constant)
+        and _COUNTS.match(str(after.value))
+    ]
+    assert not wrong, "\n".join(wrong)

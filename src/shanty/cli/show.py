@@ -16,6 +16,7 @@ from shanty.client.command_line import one_line, words_of
 from shanty.client.context import context
 from shanty.client.terminal.options import json_option, run_argument
 from shanty.client.terminal.table import ago, left_text, progress_text
+from shanty.runtime.counted import counted
 from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.spec import State, Status
 
@@ -124,11 +125,11 @@ def _date(seconds: float) -> str:
 def _hosts_text(report: RunReport) -> str:
     known = [each for each in report.hosts if each.planned]
     texts = [
-        each.name + (f" ({each.meant} ranks)" if each.meant is not None else "")
+        each.name + (f" ({counted(each.meant, 'rank')})" if each.meant is not None else "")
         for each in known[:_MOST_HOSTS]
     ]
     more = len(known) - _MOST_HOSTS
-    return ", ".join(texts).replace("(1 ranks)", "(1 rank)") + (f", {more} more" * (more > 0))
+    return ", ".join(texts) + (f", {more} more" * (more > 0))
 
 
 def _told(attempts: Sequence[AttemptReport]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from shanty.launch.stack_text import grouped
 from shanty.launch.stack_text import label as label
 from shanty.launch.stack_text import text_of as text_of
+from shanty.runtime.counted import counted
 from shanty.runtime.rundir import RunDir, read_lines
 
 
@@ -35,7 +36,7 @@ def report(stall: dict[str, Any]) -> str:
 
 
 def _load(host: dict[str, Any]) -> str:
-    text = f"load {host['load']:g} on {host['cores']} cores"
+    text = f"load {host['load']:g} on {counted(host['cores'], 'core')}"
     text += f", {host['free'] / 2**30:.1f} of {host['total'] / 2**30:.1f} GiB memory free"
     return text + (f", silent for {host['silent']:g} s" if host["silent"] > 3 else "")
 

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from shanty.client import calls
 from shanty.client.runs import LogLine, Run
+from shanty.runtime.counted import counted
 from shanty.runtime.frames import last_state
 from shanty.tasks.task import Task
 
@@ -60,7 +61,7 @@ def call(task: Task[..., R], args: Sequence[Any], kwargs: Mapping[str, Any], sho
 def introduction(run: Run) -> str:
     """Return the message about a run that has begun."""
     job = run.job
-    ranks = f"{job.ranks} ranks" if job and job.ranks else "a rank for each slot"
+    ranks = counted(job.ranks, "rank") if job and job.ranks else "a rank for each slot"
     where = f" on {job.on}" if job and job.on else ""
     return f"run {run.id}, {ranks}{where}: shanty logs -f {run.id}, shanty stop {run.id}"
 

@@ -91,28 +91,35 @@ def spread(text: str) -> list[str]:
 def recognised(hosts: Iterable[Host], home: Path) -> tuple[Host, ...]:
     """`hosts` with what the groups know of them: a host of one group may be named by itself.
 
-    User, port and ssh configuration are taken over, and slots where none were given. A host
-    that groups disagree on is left as it was written.
+    User, port, ssh configuration and slots are taken over where none were given. Of a host that
+    groups disagree on, only those entries count that have the given user; if they still disagree,
+    it is left as it was written.
     """
-    known: dict[str, dict[tuple[object, ...], Host]] = {}
+    known: dict[str, list[Host]] = {}
     for name in names(home):
         for host in load(name, home).hosts:
-            known.setdefault(host.name, {}).setdefault(_key(host), host)
+            known.setdefault(host.name, []).append(host)
     found = []
     for host in hosts:
         # A group that was made of another one's hosts, by name, knows less of them.
-        candidates = [one for one in known.get(host.name, {}).values() if one != Host(host.name)]
-        candidates = [one for one in candidates if one.user or one.port or one.config] or candidates
-        if len(candidates) == 1 and not (host.user or host.port or host.config):
-            (like,) = candidates
-            host = like if host.slots is None else like._replace(slots=host.slots)
-        found.append(host)
+        entries = known.get(host.name, [])
+        entries = [one for one in entries if one.user or one.port or one.config] or entries
+        entries = [one for one in entries if one.user and one.user == host.user] or entries
+        given = {field: value for field, value in host._asdict().items() if value not in (None, "")}
+        candidates: dict[tuple[object, ...], Host] = {}
+        for one in entries:
+            like = one._replace(**given)
+            candidates.setdefault(_key(like), like)
+        found.append(next(iter(candidates.values())) if len(candidates) == 1 else host)
     return tuple(found)
 
 
 def usable(hosts: Iterable[Host], source: str) -> tuple[Host, ...]:
     """`hosts` with each once and without those that have no slots; `source` is for the error."""
-    found = tuple(host for host in merged(hosts) if host.slots != 0)
+    named = merged(hosts)
+    found = tuple(host for host in named if host.slots != 0)
+    if not named:
+        raise UsageError(f"{source} names no host", "it has no line with a host", hostfiles.FORMS)
     if not found:
         raise UsageError(
             f"{source} names no host that can be used",

@@ -15,6 +15,7 @@ import sys
 from typing import Dict, Iterable, Iterator, List, Optional, Set
 
 from shanty.runtime import cgroups
+from shanty.runtime.counted import counted
 from shanty.runtime.proc_files import read
 from shanty.runtime.record import Record
 
@@ -23,6 +24,7 @@ SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 # Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is not in use by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
 PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
+PROCESSORS = "SHANTY_HOST_CPUS"  # the variable with those that a container may use
 _SOCKET_PATH = 104  # bytes; macOS has room for the fewest
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -259,13 +261,37 @@ def with_argument(word: str) -> List[Process]:
 def usable_cores() -> int:
     """Returns how many cores this process may use, by affinity and by control group."""
     cores = len(os.sched_getaffinity(0)) if LINUX else (os.cpu_count() or 1)
+    return min(cores, _quota() or cores)
+
+
+def limit_on_cores() -> str:
+    """Returns why this process may use fewer cores than the machine has; "" where it does not."""
+    cores, machine = usable_cores(), os.cpu_count() or 1
+    if cores >= machine:
+        return ""
+    cause = "CPU affinity, as set by taskset or a cpuset"
+    if cores == _quota():
+        cause = "CPU limit of its control group, as set by docker --cpus"
+    return f"this process may use {cores} of the machine's {counted(machine, 'core')} ({cause})"
+
+
+def _quota() -> int:
+    """Returns to how many cores the control groups limit this process; 0 without a limit."""
     bound = cgroups.cpu_bound()
-    return cores if bound is None else min(cores, max(1, math.ceil(bound.cores)))
+    return 0 if bound is None else max(1, math.ceil(bound.cores))
 
 
 def cpu_numbers() -> str:
     """Returns the numbers of the processors that this process may use, as "0,1"; "" on macOS."""
     return ",".join(map(str, sorted(os.sched_getaffinity(0)))) if LINUX else ""
+
+
+def stay_on_given_processors() -> None:
+    """Keeps this process to those that PROCESSORS has; as it was where none of them is there."""
+    numbers = os.environ.pop(PROCESSORS, "")
+    if numbers:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, set(map(int, numbers.split(","))))
 
 
 def usable_memory() -> int:

@@ -11,8 +11,9 @@ import os
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import UsageError
 from shanty.runtime.lines.command import NO_MPI
 from shanty.runtime.mpi.flavour import Flavour
@@ -145,7 +146,9 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
     hosts = tuple(HostSlots(node.address, node.slots) for node in nodes)
     slots = sum(host.slots for host in hosts)
     cpus = job.cpus_per_rank
-    room = max(1, sum(host.slots // (cpus or 1) for host in hosts))
+    room = sum(host.slots // (cpus or 1) for host in hosts)
+    if not room and max(node.cores for node in nodes if node.slots) >= (cpus or 1):
+        room = 1  # slots may be fewer than cores, as where they are GPUs
     ranks = job.ranks
     if job.ranks_per_host is not None:
         used = [host for host in hosts if host.slots > 0]
@@ -157,22 +160,25 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
             )
         ranks = ranks or wanted
     if ranks is None and not isinstance(job.command, Raw):
-        ranks = room
+        ranks = max(1, room)
     if ranks is not None and ranks > room and not job.oversubscribe:
-        each = f" with {cpus} cpus each" if cpus else ""
-        kind = "cores" if len(hosts) == 1 else f"slots of {len(hosts)} hosts"
+        size = counted(slots, "core" if [slots] == [node.cores for node in nodes] else "slot")
+        if len(hosts) > 1:
+            size += f" of {len(hosts)} hosts"
+        less = f"-n {room}" if room else f"-c {max(node.cores for node in nodes)}"
         raise UsageError(
-            f"{ranks} ranks{each} do not fit on {slots} {kind}",
-            "ranks that share a core slow each other down",
-            f"take -n {room}, or --oversubscribe to run them all the same",
+            f"{_ranks_with(ranks, cpus)} not fit on {size}",
+            _shortage(nodes, ranks),
+            f"take {less}, or --oversubscribe to run {'it' if ranks == 1 else 'them'} all the same",
         )
     left = ranks or 0
-    for host in hosts:
+    for node, host in zip(nodes, hosts):
         each_host = min(left, job.ranks_per_host or 0) if host.slots else 0
         if each_host > host.slots // (cpus or 1) and not job.oversubscribe:
             raise UsageError(
-                f"{each_host} ranks do not fit on {host.name}, which has {host.slots} slots",
-                "ranks that share a core slow each other down",
+                f"{_ranks_with(each_host, cpus)} not fit on {host.name}, which has "
+                f"{counted(host.slots, 'slot')}",
+                _shortage([node], each_host),
                 "take a smaller --ranks-per-host, or --oversubscribe to run them all the same",
             )
         left -= each_host
@@ -193,6 +199,22 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
         elastic=job.elastic is not None,
         interface=names.pop() if len(names) == 1 else "",
     )
+
+
+def _ranks_with(ranks: int, cpus: Optional[int]) -> str:
+    """The beginning of "… not fit on HOST"."""
+    if ranks == 1:
+        return f"a rank with {counted(cpus or 1, 'cpu')} does"
+    each = f" with {counted(cpus, 'cpu')} each" if cpus else ""
+    return f"{ranks} ranks{each} do"
+
+
+def _shortage(nodes: Sequence[Node], ranks: int) -> str:
+    """Why hosts have no room for that many; limits count where slots are cores."""
+    what = "threads" if ranks == 1 else "ranks"
+    limited = [node for node in nodes if node.limit and node.slots == node.cores]
+    texts = [f"{node.name}: {node.limit}" if len(nodes) > 1 else node.limit for node in limited]
+    return "; ".join([*texts, f"{what} that share a core slow each other down"])
 
 
 def _placement(job: JobSpec, nodes: Sequence[Node], layout: Layout) -> Dict[str, int]:

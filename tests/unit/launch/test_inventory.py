@@ -225,11 +225,21 @@ def test_a_host_of_a_group_may_be_named_by_itself(tmp_path: Path) -> None:
         [Host("lab1"), Host("lab1", slots=7), Host("b"), Host("c")], tmp_path
     )
     assert found == (lab, lab._replace(slots=7), Host("b"), Host("c"))
-    own = Host("lab1", user="me")
-    assert inventory.recognised([own], tmp_path) == (own,)
+    # What is written with the name counts; the rest is the group's.
+    own = [Host("lab1", "me"), Host("lab1", "me", slots=1), Host("lab1", None, 2222)]
+    assert inventory.recognised(own, tmp_path) == (
+        lab._replace(user="me"),
+        lab._replace(user="me", slots=1),
+        lab._replace(port=2222),
+    )
+    other = Host("lab1", config="/other")
+    assert inventory.recognised([other], tmp_path) == (other._replace(slots=2),)
 
 
 def test_groups_that_disagree_on_a_host_do_not_count(tmp_path: Path) -> None:
     inventory.save(inventory.Group("one", (Host("a", user="x"),)), tmp_path)
     inventory.save(inventory.Group("two", (Host("a", user="y"),)), tmp_path)
     assert inventory.recognised([Host("a")], tmp_path) == (Host("a"),)
+    inventory.save(inventory.Group("three", (Host("a", user="z", port=26, slots=3),)), tmp_path)
+    given = [Host("a", "z"), Host("a", "x"), Host("a", "w")]
+    assert inventory.recognised(given, tmp_path) == (Host("a", "z", 26, 3), *given[1:])

@@ -7,6 +7,7 @@ import pytest
 from plans import node
 from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.layout import Layout
+from shanty.runtime.plan import Node
 from shanty.runtime.resolve import AttemptSettings, layout_of, resolve
 from shanty.runtime.spec import JobSpec, Program
 
@@ -20,6 +21,32 @@ def test_ranks_that_are_bound_to_several_cores_take_as_many_slots() -> None:
     assert [host.slots for host in planned(job, 2, 2, 3).hosts] == [1, 1, 1]
     with pytest.raises(UsageError, match="3 ranks with 2 cpus each do not fit"):
         planned(job, 3, 3)  # six cores, but none of the ranks can have one of either host
+
+
+def test_ranks_that_do_not_fit_are_refused_with_the_reason() -> None:
+    def refusal(here: Node, **wanted: int) -> tuple[str, str, str]:
+        with pytest.raises(UsageError) as error:
+            layout_of(JobSpec(Program(("x",)), **wanted), [here])
+        return error.value.what, error.value.why, error.value.fix
+
+    one = node(0, 1)._replace(cores=1, limit="only one may be used")
+    assert refusal(one, ranks=2) == (
+        "2 ranks do not fit on 1 core",
+        "only one may be used; ranks that share a core slow each other down",
+        "take -n 1, or --oversubscribe to run them all the same",
+    )
+    assert refusal(one, ranks=1, cpus_per_rank=2) == (
+        "a rank with 2 cpus does not fit on 1 core",
+        "only one may be used; threads that share a core slow each other down",
+        "take -c 1, or --oversubscribe to run it all the same",
+    )
+    assert refusal(node(0, 4), cpus_per_rank=5)[0] == "a rank with 5 cpus does not fit on 4 cores"
+    slots = one._replace(cores=4)  # as the user says; its cores are not the reason
+    assert refusal(slots, ranks=2)[:2] == (
+        "2 ranks do not fit on 1 slot",
+        "ranks that share a core slow each other down",
+    )
+    assert planned(JobSpec(Program(("x",)), cpus_per_rank=4), 1).ranks == 1  # it has four cores
 
 
 def test_ranks_per_host_count_the_hosts_that_hold_ranks() -> None:

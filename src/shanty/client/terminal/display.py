@@ -15,6 +15,7 @@ from types import FrameType
 from typing import BinaryIO, TextIO
 
 from shanty.client.progress import draw
+from shanty.runtime.counted import counted
 from shanty.runtime.spec import State, Status
 
 _EVERY = 0.25  # seconds between two drawings of the status line
@@ -152,9 +153,13 @@ class StatusLine:
         clock = f"{elapsed // 60:02d}:{elapsed % 60:02d}"
         if elapsed >= 3600:
             clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02d}:{elapsed % 60:02d}"
-        ranks = f"{status.up}/{status.ranks} ranks up" if status.ranks else f"{status.up} ranks up"
+        ranks = (
+            f"{status.up}/{counted(status.ranks, 'rank')} up"
+            if status.ranks
+            else f"{counted(status.up, 'rank')} up"
+        )
         if status.lost:
-            ranks = f"{status.up} of {status.ranks} ranks"
+            ranks = f"{status.up} of {counted(status.ranks or 0, 'rank')}"
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
         state = status.state.value if status.stalled is None else "stalled"

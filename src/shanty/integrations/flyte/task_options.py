@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shanty.client.quantities import amount, quantity
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import UsageError
 
 RESOURCES = ("cpu", "mem", "gpu")
@@ -88,7 +89,9 @@ def of_task(task: Any) -> Wanted:
     workers = int(config.num_workers or config.worker.replicas or 1)
     slots = int(config.slots or 1)
     if workers < 1 or slots < 1:
-        raise UsageError(f"{name} asks for {workers} workers of {slots} slots")
+        raise UsageError(
+            f"{name} asks for {counted(workers, 'worker')} of {counted(slots, 'slot')}"
+        )
     policy = config.run_policy
     deadline = policy and policy.active_deadline_seconds
     limits = [float(deadline)] if deadline else []

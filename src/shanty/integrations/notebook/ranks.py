@@ -22,6 +22,7 @@ from shanty.client.stalls import label, report, stalls_of, text_of
 from shanty.integrations.notebook.display import Bar, Output
 from shanty.integrations.notebook.feed import Feed
 from shanty.integrations.notebook.interrupts import Interrupts
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import LostError, ShantyError, UsageError
 from shanty.runtime.frames import STDERR, STDOUT
 from shanty.runtime.rundir import RunDir
@@ -314,7 +315,8 @@ class Ranks:
         status = self.run.status
         lacking = self._lacking()
         size = self._size or status.ranks
-        head = f"run {self.run.id} · {status.state.value} · {size or '?'} ranks"
+        ranks = counted(size, "rank") if size else "? ranks"
+        head = f"run {self.run.id} · {status.state.value} · {ranks}"
         lines = [head]
         for rank in range(size or 0):
             host = self._hosts.get(rank, "")

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from shanty.launch.transport.parallel import Progress, Say, Step, side_by_side
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime import rundir
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.rpc.workspaces import File
 from shanty.runtime.rundir import read_json, write_json
@@ -176,12 +177,12 @@ def _size_notes(folder: Path, sizes: Mapping[str, int]) -> list[str]:
         files_in[top] += 1
     measure = bytes_in if total > LARGE_SIZE else files_in
     largest = [
-        f"{name} ({files_in[name]} files, {_amount(bytes_in[name])})"
+        f"{name} ({counted(files_in[name], 'file')}, {_amount(bytes_in[name])})"
         for name, _ in measure.most_common(3)
     ]
     return [
-        f"the workspace {folder} is large: {len(sizes)} files, {_amount(total)}. Most is in "
-        f"{', '.join(largest)}; list what the run does not need in {IGNORE_FILE}"
+        f"the workspace {folder} is large: {counted(len(sizes), 'file')}, {_amount(total)}. "
+        f"Most is in {', '.join(largest)}; list what the run does not need in {IGNORE_FILE}"
     ]
 
 
@@ -205,7 +206,7 @@ def _digests(
     if todo:
         fresh, started = set(todo), time.time_ns()
         if sum(statuses[path].st_size for path in todo) > _TAKES_LONG:
-            say(f"reading {len(todo)} files of the workspace")
+            say(f"reading {counted(len(todo), 'file')} of the workspace")
         with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
             results = pool.map(partial(_digest, folder), todo, [statuses[p] for p in todo])
             digests.update(zip(todo, results, strict=True))

@@ -16,6 +16,7 @@ from shanty.launch.content.content_store import runs_on
 from shanty.launch.doctor.facts import Need, Seen, amount, command_on
 from shanty.launch.finding import Finding, Level
 from shanty.launch.network.user_settings import named_interfaces
+from shanty.runtime.counted import counted
 from shanty.runtime.mpi.parameters import BREAKS, MEANINGS, plain
 
 _FOREIGN_WRITE, _GROUP_WRITE = 0o002, 0o020
@@ -324,9 +325,9 @@ def of_capacity(seen: Seen, need: Need) -> Iterator[Finding]:
         limited = f"; the machine has {machine}, of which a login may use {cores}"
         yield seen.warning(
             "slots-over-cores",
-            f"it gets {count}, and has {cores} {'core' if cores == 1 else 'cores'}",
+            f"it gets {count}, and has {counted(cores, 'core')}",
             "ranks that share a core slow each other down" + (limited if machine > cores else ""),
-            f"take {cores} slots there, or give --oversubscribe",
+            f"take {counted(cores, 'slot')} there, or give --oversubscribe",
         )
 
 

@@ -21,6 +21,7 @@ class HostPlace(NamedTuple):
     names: tuple[str, ...] = ()
     connection: dict[str, Any] = {}  # noqa: RUF012  never changed
     interfaces: tuple[tuple[str, str], ...] = ()
+    limit: str = ""
 
 
 class Ready(NamedTuple):

@@ -34,6 +34,7 @@ from shanty.launch.transport.connection import LocalTransport
 from shanty.launch.transport.rpc_client import bundle
 from shanty.runtime import platform
 from shanty.runtime.containers.container import Container
+from shanty.runtime.counted import counted
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Plan
 from shanty.runtime.resolve import settled
@@ -66,7 +67,7 @@ class ContainedPlan(LocalPlan):
         heads = [
             mpi_head(node.installation, where),
             ("image", f"{self.image.name}, by {self.image.container.engine}"),
-            ("hosts", f"{node.name} ({node.slots} slots)"),
+            ("hosts", f"{node.name} ({counted(node.slots, 'slot')})"),
             ranks_head(self.ranks),
         ]
         return Outline(heads, in_workdir(self.job, self.plan.attempt.argv))

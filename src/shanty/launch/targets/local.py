@@ -27,6 +27,7 @@ from shanty.launch.targets.base import (
     run_folder,
 )
 from shanty.runtime import addresses, platform, run_agents
+from shanty.runtime.counted import counted
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.resolve import TENSORFLOW_1, agent_files, settled
@@ -67,7 +68,7 @@ class LocalPlan(Planned):
         folder, command = in_workdir(self.job, self.plan.attempt.argv)
         heads = [
             mpi_head(node.installation),
-            ("hosts", f"{node.address} ({node.slots} slots)"),
+            ("hosts", f"{node.address} ({counted(node.slots, 'slot')})"),
             ranks_head(layout.ranks),
             ("python", node.python),
         ]
@@ -152,7 +153,8 @@ def survey(job: JobSpec, here: Surroundings) -> Facts:
 def place_here(cores: int, job: JobSpec) -> HostPlace:
     """This machine as a host of a run."""
     slots = max(cores, job.ranks or 0) if job.oversubscribe else cores
-    return HostPlace(os.uname().nodename, "localhost", slots, cores)
+    limit = platform.limit_on_cores()
+    return HostPlace(os.uname().nodename, "localhost", slots, cores, limit=limit)
 
 
 def node_of_this_machine(

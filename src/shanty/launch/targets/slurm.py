@@ -90,7 +90,7 @@ class SlurmPlan(QueuedPlan):
         hidden = submit.unseen(needed, home)
         if not hidden:
             return self.plan
-        here.say(f"the nodes do not see {', '.join(hidden)}: a copy goes to {home}")
+        here.say(f"the nodes probably do not see {', '.join(hidden)}: a copy goes to {home}")
         node = self.target.login.brought(self.job, self.run, node)
         return self.plan._replace(attempt=self.plan.attempt._replace(nodes=(node,)))
 

@@ -36,6 +36,7 @@ from shanty.launch.targets.slurm_login import LoginPlan, SlurmLogin
 from shanty.runtime import site
 from shanty.runtime.connections import step_start
 from shanty.runtime.controller.queue_ending import WHY
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.foreign_variables import of_allocation
 from shanty.runtime.plan import Plan
@@ -165,7 +166,7 @@ class AllocationPlan(Planned):
         heads = [
             mpi_head(node.installation),
             *([("image", self.job.image)] if self.job.image else []),
-            *(("host", f"{host['name']}: {host['slots']} slots") for host in self.hosts),
+            *(("host", f"{host['name']}: {counted(host['slots'], 'slot')}") for host in self.hosts),
             ("job", f"{number} of Slurm's"),
             ranks_head(self.ranks),
             ("python", node.python),

@@ -44,6 +44,7 @@ from shanty.launch.transport.parallel import side_by_side
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime import run_agents, site
 from shanty.runtime.connections import worker_command
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import NotFoundError, PrepareError, ShantyError
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.plan import Plan
@@ -136,7 +137,9 @@ class SshPlan(Planned):
             heads.append(("image", f"{one.image.name}, by {one.container.engine}"))
         for index, host in enumerate(facts.hosts):
             role = " (lead)" if index == 0 else ""
-            heads.append(("host", f"{host.name}{role}: {host.place.slots} slots, {host.address}"))
+            heads.append(
+                ("host", f"{host.name}{role}: {counted(host.place.slots, 'slot')}, {host.address}")
+            )
         if facts.route.rails:
             heads.append(("network", networks.described(facts.route)))
         heads.append(ranks_head(self.ranks))
@@ -238,6 +241,7 @@ class SshTarget:
                     "port": int(way["port"]),
                     "alias": keys.alias(number),
                 },
+                limit=survey["limit"],
             )
             own = (place, way["source"], way["banner"])
             surveyed.append(Surveyed(host.name, client, survey, address, *own))

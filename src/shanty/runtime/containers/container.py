@@ -105,7 +105,18 @@ def with_this_host(container: Container) -> Container:
         rdma=os.path.isdir(RDMA),
         unpack=has_to_unpack(container.engine),
         variables=tuple(dict.fromkeys((*container.variables, *here))),
+        environment={**container.environment, **_cores()},
     )
+
+
+def _cores() -> Dict[str, str]:
+    """The variable that keeps a container to the cores of this process, if these are not all.
+
+    An engine's server starts containers, so they do not inherit them.
+    """
+    numbers = platform.cpu_numbers()
+    few = numbers and numbers.count(",") + 1 < (os.cpu_count() or 1)
+    return {platform.PROCESSORS: numbers} if few else {}
 
 
 def _of_the_run(mount: Mount, run: str) -> Mount:

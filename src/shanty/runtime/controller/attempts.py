@@ -126,12 +126,19 @@ def _with_facts(node: Node, host: Mapping[str, Any], facts: Mapping[str, Any]) -
     slots = host.get("slots")
     names = {node.name, node.address, str(facts["hostname"])}
     return node._replace(
-        cores=cores, slots=cores if slots is None else int(slots), names=tuple(sorted(names))
+        cores=cores,
+        slots=cores if slots is None else int(slots),
+        names=tuple(sorted(names)),
+        limit=str(facts["limit"]),
     )
 
 
 def _facts() -> Dict[str, Any]:
-    return {"cores": platform.usable_cores(), "hostname": os.uname().nodename}
+    return {
+        "cores": platform.usable_cores(),
+        "limit": platform.limit_on_cores(),
+        "hostname": os.uname().nodename,
+    }
 
 
 def _facts_of(workers: Sequence[Node], lead: Node) -> List[Dict[str, Any]]:

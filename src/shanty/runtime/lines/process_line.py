@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import UsageError
 from shanty.runtime.gpus import visible_gpus
 from shanty.runtime.lines.command import INTERPRETER, LOCAL_RANK
@@ -154,7 +155,7 @@ class ProcessLine(Line):
 
     def _contradiction(self, own: int, wanted: str) -> UsageError:
         return UsageError(
-            f"the run has {own} ranks, and this {self.program} line asks for {wanted}",
+            f"the run has {counted(own, 'rank')}, and this {self.program} line asks for {wanted}",
             "the processes of the line become the ranks of the run, which are one world",
             f"leave -n {own} out: shanty run -- {self.program} …",
         )
@@ -163,7 +164,7 @@ class ProcessLine(Line):
         here = self.per_node * low if isinstance(self.per_node, int) else self.processes
         here = here or low
         return UsageError(
-            f"{self.says_hosts} asks for {low} hosts, and the run has {hosts}",
+            f"{self.says_hosts} asks for {counted(low, 'host')}, and the run has {hosts}",
             "a run starts the ranks of all its hosts, so the line is given once",
             f"name the hosts: shanty run --on HOST,HOST -- {self.program} …; or take one: "
             f"shanty run -- {self.program} {self.says_number} {here} …",

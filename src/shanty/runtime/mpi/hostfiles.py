@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Set, Tuple
 
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import UsageError
 from shanty.runtime.suggestions import nearest, place
 
@@ -136,7 +137,8 @@ def lines(text: str, source: str) -> Iterator[Line]:
         most = [number for key, number in given if key in _MOST]
         if slots and most and slots[0] > min(most):
             raise UsageError(
-                f"{where}: {first} has {slots[0]} slots, more than its largest number, {min(most)}",
+                f"{where}: {first} has {counted(slots[0], 'slot')}, more than its largest number, "
+                f"{min(most)}",
                 fix="give max_slots a number that is not below slots",
             )
         dialect = "openmpi" if given else "plain"

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from shanty.runtime import addresses, authorized_keys, foreign_variables, messages
+from shanty.runtime import addresses, authorized_keys, foreign_variables, messages, platform
 from shanty.runtime.channel import Channel, readable
 from shanty.runtime.connections import REAP, RESET
 from shanty.runtime.errors import ShantyError
@@ -66,6 +66,7 @@ def main(argv: List[str]) -> int:
     if run.agents.exists():  # so that a key which has served its run starts nothing any more
         print(f"shanty: run {run.id} has had its node agent on this host", file=sys.stderr)
         return 1
+    platform.stay_on_given_processors()
     sink = os.dup(1)
     os.dup2(2, 1)  # nothing but messages may get into the channel
     channel = Channel(os.dup(0), sink)

@@ -39,6 +39,7 @@ def survey(_ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
         "libc": list(python_platform.libc_ver()),
         "cores": platform.usable_cores(),
         "machine_cores": os.cpu_count() or 1,
+        "limit": platform.limit_on_cores(),
         "memory": platform.usable_memory(),
         "gpus": gpus(),
         "fabrics": fabrics(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, TypeVar
 
+from shanty.runtime.counted import counted
 from shanty.runtime.slurm import parse
 from shanty.runtime.spec import JobSpec
 
@@ -58,7 +59,8 @@ def _component(environ: Mapping[str, str], suffix: str, each: int) -> List[Tuple
         slots = [n * each for n in _read(environ, f"SLURM_TASKS_PER_NODE{suffix}", parse.counts)]
     if not len(cpus) == len(slots) == len(names):
         raise ValueError(
-            f"{len(names)} nodes, but {len(cpus)} counts of CPUs, {len(slots)} of tasks"
+            f"{counted(len(names), 'node')}, but {counted(len(cpus), 'count')} of CPUs, "
+            f"{len(slots)} of tasks"
         )
     return list(zip(names, slots, cpus))
 

@@ -229,10 +229,11 @@ def unseen(paths: Sequence[str], home: str) -> List[str]:
 
 
 def need_shared(path: str, home: str) -> None:
-    """Raise UsageError for a folder that the nodes have to see, and do not."""
+    """Raise UsageError for a folder that the nodes have to see, and probably do not."""
     if unseen([path], home):
         raise UsageError(
-            f"the nodes do not see {path}",
-            "the run's files are there, and its agents on the nodes need them",
+            f"the nodes probably do not see {path}",
+            "only your home and network file systems count as shared; the run's files are there, "
+            "and its agents on the nodes need them",
             "point SHANTY_HOME at a folder that all nodes see, as your home is",
         )

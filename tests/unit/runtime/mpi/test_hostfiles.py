@@ -100,12 +100,19 @@ def test_the_place_of_a_mistake_is_named(text: str, place: str) -> None:
     assert re.search(place, str(error.value))
 
 
-@pytest.mark.parametrize("content", [b"", b"# none\n", b"a slots=0\n", b"[]"])
-def test_a_file_without_hosts(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        *((content, "it has no line with a host") for content in (b"", b"# none\n", b"[]")),
+        (b"a slots=0\n", "a host with 0 slots is left out"),
+    ],
+)
+def test_a_file_without_hosts(content: bytes, why: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="names no host that can be used"):
+    with pytest.raises(UsageError, match="names no host") as error:
         read_hostfile(path)
+    assert error.value.why == why
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
