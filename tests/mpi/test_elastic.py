@@ -72,7 +72,7 @@ def test_the_others_go_on(shanty: Shanty, how: str, ranks: str, said: str) -> No
     assert all(f"rank {k} on " in " ".join(status["lost"]) for k in lost)
     assert said in status["lost"][0]
     assert said in done.stderr
-    assert f"{len(told)} of {RANKS} ranks are left" in done.stderr
+    assert f"{len(told)} of {RANKS} ranks left" in done.stderr
     assert "NBC_Progress" not in done.stdout + done.stderr
 
 

@@ -16,6 +16,7 @@ from shanty.client.terminal.table import left_text, progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.registry import Targets
 from shanty.runtime import site
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import RunDir, read_json
@@ -138,7 +139,7 @@ class Session:
         if status.not_finite and not before.not_finite:
             self._say("not-finite", status.not_finite, text=status.not_finite)
         for text in status.lost[len(before.lost) :]:
-            left = f"{status.up} of {status.ranks} ranks are left"
+            left = f"{status.up} of {counted(status.ranks or 0, 'rank')} left"
             self._say("lost", f"{text}; {left}", text=text, left=status.up)
         if status.network not in ("", before.network):
             self._say("network", status.network, text=status.network)
