@@ -79,6 +79,15 @@ SCRIPTS = [
         "ranks 0, 1 wait in torch.distributed.rpc.init_rpc for 3 ranks, and this run has 2",
     ),
     ScriptFault(
+        "a `HashStore`, which each rank has for itself",
+        "import os, torch.distributed as dist\n"
+        "store, rank = dist.HashStore(), int(os.environ['RANK'])\n"
+        "dist.init_process_group('gloo', store=store, rank=rank, world_size=2)\n",
+        f"ranks 0, 1 wait in {_INIT} at a HashStore that each rank has for itself",
+        f"ranks 0, 1 wait in {_INIT} at a HashStore that each rank has for itself, which comes from "
+        "the script: store=HashStore()",
+    ),
+    ScriptFault(
         "torch's `TCPStore` for more clients than there are",
         _FIRST + "from torch.distributed import TCPStore\n"
         "address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
