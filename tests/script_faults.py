@@ -84,8 +84,8 @@ SCRIPTS = [
         "store, rank = dist.HashStore(), int(os.environ['RANK'])\n"
         "dist.init_process_group('gloo', store=store, rank=rank, world_size=2)\n",
         f"ranks 0, 1 wait in {_INIT} at a HashStore that each rank has for itself",
-        f"ranks 0, 1 wait in {_INIT} at a HashStore that each rank has for itself, which comes from "
-        "the script: store=HashStore()",
+        f"ranks 0, 1 wait in {_INIT} at a HashStore that each rank has for itself, which comes "
+        "from the script: store=HashStore()",
     ),
     ScriptFault(
         "torch's `TCPStore` for more clients than there are",
