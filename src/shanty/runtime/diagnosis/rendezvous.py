@@ -126,8 +126,8 @@ _FROM_VARIABLES = (
     "of writing them into the script"
 )
 _ONE_ADDRESS = (
-    "leave address and store to shanty, which sets them for every rank, or give all ranks an address and a "
-    "free port of the host of rank 0"
+    "leave address and store to shanty, which sets them for every rank, or give all ranks an "
+    "address and a free port of the host of rank 0"
 )
 _ONE_SERVER = "pass is_master=True to TCPStore in one rank only: is_master=(rank == 0)"
 NOT_SET = (
