@@ -97,6 +97,8 @@ def test_what_the_launcher_says_of_an_error_of_mpi() -> None:
                               "MPI_THREAD_MULTIPLE in this release. Workarounds are to run on a "
                               "single node.")  # fmt: skip
     assert "thread_level" in found.fix
+    server = "MPI_ERR_INTERN: internal error; the launcher says: This requires the support of the "
+    assert "by one run" in of(server + "ompi-server tool, which must be executing").fix
     assert of("", launcher=OPEN_MPI.splitlines()).why == "MPI_Send: MPI_ERR_RANK: invalid rank"
 
 
