@@ -24,6 +24,12 @@ class _Rule(NamedTuple):
 # The first rule that fits the last lines counts. Python's handler for crashes writes "Aborted",
 # "Segmentation fault" and the like, which are the signal's own names.
 _RULES = (
+    # Within LightGBM's code no exception can be raised.
+    _Rule(
+        r"shanty\.lightgbm: (rank \d+ .*) This rank ends\.$",
+        r"\1",
+        "correct that error; a rank that catches it leaves the others without its part",
+    ),
     _Rule(
         r"(?:free|malloc|realloc|calloc|mremap_chunk|munmap_chunk|malloc_consolidate)\(\): .*"
         r"|double free or corruption.*|corrupted (?:size|double-linked).*|malloc: .*"
