@@ -81,6 +81,17 @@ def dropped(world: World) -> Iterator[None]:
 
 
 @fault(
+    "a firewall begins to drop what belongs to established connections between two workers",
+    r"no progress for \d+ s: lab2 and lab3 do not reach each other \(no answer, as if packets were "
+    r"dropped\); ",
+    told="lab2 and lab3 do not reach each other (no answer, as if packets were dropped)",
+)
+def established(world: World) -> Iterator[None]:
+    with world.firewall("lab3", f"ip saddr {world.address('lab2')} ct state established drop"):
+        yield
+
+
+@fault(
     "a firewall begins to reject what one worker sends another one (TCP reset)",
     r"lab2 and lab3 do not reach each other \(connections are refused, as by a firewall\)",
     told="lab2 and lab3 do not reach each other (connections are refused, as by a firewall)",

@@ -282,7 +282,8 @@ def test_a_loop_that_polls_without_a_pause(shanty):
     pytest.importorskip("torch")
     said = stalled(shanty, shanty.script(POLLS))
     assert re.search(r"rank 1 on \S+ is busy in <module> \(script\.py:[78]\)", said)
-    assert "rank 0 waits in torch reducescatter" in said
+    # By its stack, or as the request that it reports: what it does in between decides.
+    assert re.search(r"rank 0 waits in (torch reducescatter|reducescatter\.a)", said)
 
 
 def test_a_compiled_program(shanty, flavour):

@@ -24,6 +24,12 @@ class _Rule(NamedTuple):
 # The first rule that fits the last lines counts. Python's handler for crashes writes "Aborted",
 # "Segmentation fault" and the like, which are the signal's own names.
 _RULES = (
+    # Within LightGBM's code no exception can be raised.
+    _Rule(
+        r"shanty\.lightgbm: (rank \d+ .*) This rank ends\.$",
+        r"\1",
+        "correct that error; a rank that catches it leaves the others without its part",
+    ),
     _Rule(
         r"(?:free|malloc|realloc|calloc|mremap_chunk|munmap_chunk|malloc_consolidate)\(\): .*"
         r"|double free or corruption.*|corrupted (?:size|double-linked).*|malloc: .*"
@@ -55,6 +61,8 @@ _FIXES = (
      "make the receive buffer as large as the message; ranks may also be at different calls"),
     (r"MPI_ERR_WIN\b.*MPI_THREAD_MULTIPLE", "before the import of MPI: "
      "mpi4py.rc.thread_level = 'serialized'; or take another MPI with --mpi"),
+    (r"support of the ompi-server", "start both programs by one run: shanty run -- mpirun "
+     "-n 1 SERVER : -n 1 CLIENT; programs of two runs meet with MPICH and Intel MPI only"),
 )  # fmt: skip
 # Variables that Python names in other words.
 _VARIABLES = (("stdio encoding", "PYTHONIOENCODING"), ("filesystem encoding", "PYTHONHOME"))

@@ -62,6 +62,12 @@ _NOT_SENT = (
 _NOT_RECEIVED = (
     "let some ranks receive before they send, or use Sendrecv: all of them send, and none receives"
 )
+_PORTS = re.compile(r"MPI_Comm_(accept|connect)$")
+_ONE_RUN = (
+    "let the other program connect to, or accept at, the same port. Programs of two runs meet with "
+    "MPICH and Intel MPI only; with Open MPI, start both by one run: "
+    "shanty run -- mpirun -n 1 SERVER : -n 1 CLIENT"
+)
 _HERE = "find out where the ranks stand, and which of them should have sent data to the others"
 _KINDS = tuple(_FIXES)
 _NOT_THERE = ("elsewhere", "ended", "other call", "unseen")
@@ -355,6 +361,8 @@ def _fix_of(call: str, several: bool) -> str:
         return _NOT_SENT
     if _SENDS.match(call):
         return _NOT_RECEIVED
+    if _PORTS.match(call):
+        return _ONE_RUN
     return _BETWEEN_HOSTS if several else _HERE
 
 

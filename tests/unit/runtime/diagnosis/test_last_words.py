@@ -91,12 +91,20 @@ def test_a_known_cause_stays_and_gets_a_fix() -> None:
     assert explained(known, (), {}, {}, "") == known
 
 
+def test_lightgbm_whose_code_cannot_be_left_by_an_exception() -> None:
+    why = "rank 1 on h left the training with ValueError: x. The training cannot go on without it."
+    found = of(lines=f"shanty.lightgbm: {why} This rank ends.")
+    assert (found.why, "correct that error" in found.fix) == (why, True)
+
+
 def test_what_the_launcher_says_of_an_error_of_mpi() -> None:
     found = of("Exception: MPI_ERR_WIN: invalid window", launcher=PT2PT.splitlines())
     assert found.why.endswith("the launcher says: The OSC pt2pt component does not support "
                               "MPI_THREAD_MULTIPLE in this release. Workarounds are to run on a "
                               "single node.")  # fmt: skip
     assert "thread_level" in found.fix
+    server = "MPI_ERR_INTERN: internal error; the launcher says: This requires the support of the "
+    assert "by one run" in of(server + "ompi-server tool, which must be executing").fix
     assert of("", launcher=OPEN_MPI.splitlines()).why == "MPI_Send: MPI_ERR_RANK: invalid rank"
 
 

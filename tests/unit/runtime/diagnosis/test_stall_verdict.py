@@ -141,6 +141,12 @@ def test_a_launcher_that_is_stopped() -> None:
     ).replace("MPI_Allreduce", "MPI_Finalize")
 
 
+def test_a_port_at_which_no_other_program_arrives() -> None:
+    found = judge([rank(0, call="MPI_Comm_accept")], {}, {}, 60, size=1)
+    assert found is not None
+    assert "start both by one run" in found.fix
+
+
 INIT = "torch.distributed.init_process_group"
 MEETING = Meeting(INIT, 0.0, 2, 0, "h:1")
 
