@@ -563,7 +563,7 @@ LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never
 _DAMAGE = ("SIGABRT", "SIGBUS", "SIGSEGV")  # as of memory behind a buffer
 _COMMUNICATES = r"\.I?([aA]ll|[bB]cast|[gG]ather|[rR]educe|[rR]ecv|[sS]catter|[sS]end)\w*\("
 _MEANINGS = {
-    "SIGSEGV": "it touched memory that is not its own",
+    "SIGSEGV": "it touched memory that is not its own, or used up its stack (ulimit -s)",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
     "SIGKILL": "someone, or the kernel, killed it",
     "SIGTERM": "someone ended it, or its launcher",
