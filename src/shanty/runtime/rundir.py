@@ -204,6 +204,8 @@ def storage_errors(
             raise not_allowed(str(error.filename or path), error) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "free some space, or point SHANTY_HOME at another disk"
+        if error.errno == errno.EFBIG:
+            fix = "raise the limit of a file's size, as in a login file: ulimit -f unlimited"
         raise StorageError(f"cannot write {path}", error.strerror or str(error), fix) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,9 @@ from shanty.runtime.errors import ShantyError
 _MISSING = re.compile(
     r"No such file or directory: '([^']+)'|([^\s:'\"]+)['\"]?: No such file or directory"
 )
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NOT_CODE = ("site-packages", "node_modules", "__pycache__")
+_MOST_FOLDERS = 2000  # in which a module is looked for
 _GIT_LIMIT = 5.0  # seconds
 
 
@@ -48,6 +52,30 @@ def explained(folder: Path, lines: Sequence[str], there: Sequence[str]) -> tuple
             "see whether the script changes its folder (os.chdir)"
         )
         return what, fix
+    return _module(folder, lines)
+
+
+def _module(folder: Path, lines: Sequence[str]) -> tuple[str, str] | None:
+    """The same for a module that the ranks do not find."""
+    name = next(filter(None, map(_NO_MODULE.search, reversed(lines))), None)
+    if name is None:
+        return None
+    tail = name[1].replace(".", "/")
+    for number, (place, folders, _) in enumerate(os.walk(folder)):
+        folders[:] = [each for each in folders if each[0] != "." and each not in _NOT_CODE]
+        for path in (Path(place, f"{tail}.py"), Path(place, tail)):
+            inside = path.relative_to(folder).as_posix()
+            why = _reason(folder, inside) if path.exists() else ""
+            if why:
+                fix = "remove that rule"
+                if ".gitignore" in why:
+                    fix = f"track it (git add -f {inside}), or change that pattern"
+                return (
+                    f"{inside} exists here, but was not sent to the hosts: {why} leaves it out",
+                    fix,
+                )
+        if number > _MOST_FOLDERS:
+            break
     return None
 
 

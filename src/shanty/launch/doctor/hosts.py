@@ -29,6 +29,10 @@ _TMP_NEEDED = 32 * _MIB  # session files: Open MPI 4.1 takes 8 MiB, ranks take l
 _TMP_INODES = 100
 _SHM_CONTAINER = 64 * _MIB  # Docker's default
 _UNWRITABLE = ("EROFS", "EACCES", "EPERM")
+_TMP_FIXES = {
+    "EROFS": "make it writable: mount -o remount,rw /tmp",
+    "EACCES": "make it writable for all users: chmod 1777 /tmp",
+}
 _FULL = ("ENOSPC", "EDQUOT")
 # A launcher's daemon has 5 to 6 descriptors per rank and 16 more (see runtime/mpi).
 _FILES, _FILES_A_RANK = 48, 6
@@ -183,7 +187,8 @@ def _temporary(seen: Seen) -> Iterator[Finding]:
             "tmp-full",
             "/tmp cannot be written" if error in _UNWRITABLE else "/tmp is full",
             f"{room}, writing gives {error}" if error else room,
-            "remove files that you do not need in /tmp" + _leftovers(seen, "/tmp"),
+            _TMP_FIXES.get(error)
+            or "remove files that you do not need in /tmp" + _leftovers(seen, "/tmp"),
             fixable="/tmp" in seen.health.get("leftovers", {}),
         )
     if folder.get("noexec"):

@@ -44,6 +44,9 @@ _ALWAYS = (
     "RequestTTY=no",
 )
 
+# What a command needs. ssh has these settings since 8.7, so they are given only against others.
+_USUAL = (("StdinNull", "no"), ("ForkAfterAuthentication", "no"), ("SessionType", "default"))
+
 _LONGEST_SOCKET = 107 - 17 if sys.platform == "linux" else 103 - 17
 # A socket's path has at most 103 bytes on macOS, 107 on Linux; ours add 1 + 20, and ssh adds 17
 # to the name while it makes one.
@@ -184,8 +187,15 @@ class OpenSSH:
         """Start `argv` there, without prompts and without access to our terminal."""
         # `exec` and quotes of this kind mean the same to sh, bash, zsh, fish and csh.
         command = "exec " + shlex.join(argv)
+        settings = self.route.settings
+        usual = [
+            f"{name}={value}"
+            for name, value in _USUAL
+            if settings.get(name.lower(), value) != value
+        ]
+        options = [word for each in ("BatchMode=yes", *usual) for word in ("-o", each)]
         return subprocess.Popen(
-            [*command_to(self.route), "-o", "BatchMode=yes", "--", self.host.login, command],
+            [*command_to(self.route), *options, "--", self.host.login, command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -160,6 +160,13 @@ TABLE: tuple[tuple[str, ...], ...] = (
         "see what ssh says",
         "ssh {login}",
     ),
+    (
+        "ssh-configuration",
+        r"bind[ :].*: Cannot assign requested address",
+        "ssh's configuration here has a BindAddress, or a BindInterface, that this machine lacks",
+        "correct it in ~/.ssh/config, or leave it out",
+        "ssh {login}",
+    ),
 )
 
 
@@ -216,7 +223,7 @@ def refusal(
                 fitting = "".join(command).format(**names)
                 return Refusal(host, code, what, fix, _last_lines(detail), fitting)
     code, what, fix = _other_cause(host, error)
-    told = ("python", "python-silent", "storage", "login-silent", "no-input", "no-output")
+    told = ("python", "python-silent", "storage", "login-silent", "no-input", "no-output", "noise")
     detail = "" if error.kind in told else _last_lines(detail)
     by_hand = f"ssh {login_words(host)} true" if code in _TRIED_BY_HAND else ""
     return Refusal(host, code, what, fix, detail, by_hand)
@@ -257,6 +264,23 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
     if error.kind == "no-output":
         what = "a file of its login closes the standard output of the command, or redirects it"
         return "shell-broken", what, f"look for `exec` with > in {_LOGIN_FILES}"
+    if error.kind == "noise":
+        what = "a file of its login prints more than 1 MiB before the command runs"
+        return (
+            "shell-broken",
+            what,
+            f"put `[ -t 1 ] || return` before what prints, in {_LOGIN_FILES}",
+        )
+    if error.said and error.code == 0:
+        what = f"its login ran something else than the command: it printed {error.said[:_SHOWN]!r}"
+        fix = (
+            "look for command= before the key in ~/.ssh/authorized_keys there, ForceCommand in its "
+            f"sshd_config, and `exec` or `exit` in {_LOGIN_FILES}"
+        )
+        return "shell-broken", what, fix
+    if error.said:
+        what = f"the login ended with {error.code} and printed {error.said[:_SHOWN]!r}"
+        return "shell-broken", what, "see what a command does there"
     if error.code == 0:
         what = "its login did not run the command, and ended with 0"
         return "shell-broken", what, "shanty needs a login that runs commands"

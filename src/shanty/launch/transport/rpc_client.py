@@ -51,6 +51,7 @@ _LOGIN = 5.0  # seconds in which a login usually runs a command
 _NOTICE = 9.0  # seconds of silence that are reported to the user
 _READING = 10.0  # seconds for a Python that runs to read its program
 _PARTING = 2.0  # seconds for a silent login to react to the end of its input
+_LAST_WORDS = 1.0  # seconds for what a command that ends has printed to arrive
 _LOST_OUTPUT = ("Bad file descriptor", "write error")  # as shells and Python say it
 _NOISE = 1 << 20  # bytes that a login shell may print before the RPC server answers
 _PLACES = (
@@ -89,14 +90,16 @@ class NoAnswerError(Exception):
     Kinds: "ended" (the command ended, `code`), "silent" (no answer in time), "no-input" (something
     else read the command's input), "no-output" (its output is lost), "python" (none is new
     enough; `text` lists "PATH,VERSION"), "python-silent" (`text`: "GROUP PATH" hangs), "storage"
-    (shanty's code cannot be written there).
+    (shanty's code cannot be written there), "noise" (the login printed far too much). `said` is
+    the last line that the login printed before it ended.
     """
 
-    def __init__(self, kind: str, text: str = "", code: int | None = None) -> None:
+    def __init__(self, kind: str, text: str = "", code: int | None = None, said: str = "") -> None:
         super().__init__(text or kind)
         self.kind = kind
         self.text = text
         self.code = code
+        self.said = said
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,15 @@ class Stream:
                 raise EndedError
             self._wait(until)
             self._take()
+
+    def rest(self) -> bytes:
+        """What a command that has ended, or prints too much, has written since the last line."""
+        until = time.monotonic() + _LAST_WORDS
+        with contextlib.suppress(SilenceError):
+            while not self._ended and len(self._waiting) < _CHUNK:
+                self._wait(until)
+                self._take()
+        return bytes(self._waiting)
 
     def read(self, size: int, patience: float) -> bytes:
         """Exactly `size` bytes."""
@@ -370,9 +382,14 @@ class RpcClient:
             raise NoAnswerError(kind, stream.complaints()) from None
         except EndedError:
             # the command may still run with its output closed; it is useless then
+            said = b"\n".join([*listener.noise, stream.rest()])
             code, text = _code(stream), stream.complaints()
             lost = not listener.began and any(words in text for words in _LOST_OUTPUT)
-            raise NoAnswerError("no-output" if lost else "ended", text, code) from None
+            if len(said) >= _NOISE:
+                raise NoAnswerError("noise") from None
+            last = said.decode(errors="replace").strip().rpartition("\n")[2]
+            kind = "no-output" if lost else "ended"
+            raise NoAnswerError(kind, text, code, "" if listener.began else last) from None
         except BaseException:
             stream.close(0.0)
             raise

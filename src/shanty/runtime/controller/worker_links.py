@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 # The messages of ssh where the network is at fault.
+# An error of shanty's own, at the end of a traceback.
+_ERROR = re.compile(
+    r"^shanty\.runtime\.errors\.\w+: (.*)(?:\n  why: (.*))?(?:\n  fix: (.*))?\Z", re.MULTILINE
+)
 _CUT = re.compile(r"Broken pipe|reset by peer|timed out|Timeout, server|No route|unreachable")
 _OF_SSH = 255  # the exit code of an ssh that failed itself
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
@@ -285,7 +289,7 @@ class WorkerLinks:
             return Failure(
                 f"host {worker.name} could not be reached from {self._plan.lead.name} within "
                 f"{patience:.0f} s",
-                self._words(worker),
+                self._words(worker)[0],
                 f"the lead host must reach {worker.node.address}"
                 + (f" port {port}" if port else ""),
                 host=worker.name,
@@ -311,7 +315,7 @@ class WorkerLinks:
     def _ended(self, worker: WorkerLink) -> Failure:
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(_LEAVING)
-        words = self._words(worker)
+        words, fix = self._words(worker)
         code = worker.process.returncode
         if worker.node.container and code not in (None, _OF_SSH):
             from shanty.runtime.containers.engine_errors import ended
@@ -321,8 +325,16 @@ class WorkerLinks:
             return Failure(
                 f"host {worker.name} cannot be entered from {self._plan.lead.name}",
                 words or "ssh gave no reason",
-                "see `shanty logs --agent`",
+                fix or "see `shanty logs --agent`",
                 host=worker.name,
+            )
+        if code is not None and code < 0:
+            return Failure(
+                f"the connection to host {worker.name} was lost",
+                f"its process on {self._plan.lead.name} was ended by {signal_name(-code)}",
+                "find out from the log of that host who ended it; run again",
+                host=worker.name,
+                cause=HOST,
             )
         silent = worker.silence.seconds
         if _CUT.search(words) or silent > SILENCE / 2:
@@ -342,12 +354,16 @@ class WorkerLinks:
             cause=HOST,
         )
 
-    def _words(self, worker: WorkerLink) -> str:
+    def _words(self, worker: WorkerLink) -> Tuple[str, str]:
+        """Return the last words of ssh, or of the node agent, and the fix that these give."""
         with contextlib.suppress(OSError):
             path = self._run.logs / f"ssh-{worker.node.number}.log"
-            lines = path.read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else ""
-        return ""
+            text = path.read_text(errors="replace").strip()
+            error = _ERROR.search(text)
+            if error is not None:
+                return ": ".join(filter(None, error.group(1, 2))), error[3] or ""
+            return text.rpartition("\n")[2], ""
+        return "", ""
 
     def _store(self, worker: WorkerLink, piece: messages.FilePiece) -> None:
         path = piece.path

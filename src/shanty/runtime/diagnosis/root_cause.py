@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import List, Mapping, NamedTuple, Optional, Sequence
 
@@ -12,6 +13,7 @@ from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Plan
 from shanty.runtime.spec import Failure
 
+_PASSED_ON = re.compile(r"Forwarding signal (\d+) to job")  # Open MPI 4.1
 TOP = "0"  # the world of the launcher that the plan names; a nested one is known by its pid
 
 
@@ -116,12 +118,16 @@ def at_end(
             quotes_launcher=True,
         )
     if unended:
+        by = "a rank calls MPI_Abort with code 0"
+        gone = [] if top is None else [r.rank for r in top.ranks.values() if r.code == 0]
+        if gone:  # Hydra takes an end without MPI_Finalize for a good one
+            by += f", or ends without MPI_Finalize: {named(gone)} had ended with exit code 0"
         return Verdict(
             Failure(
                 f"{named(unended)} of {expected} did not come to the end of the program",
-                "the launcher has ended them, and ended with 0 itself, as it does when a rank "
-                "calls MPI_Abort with code 0",
-                "see the last lines of the ranks with `shanty logs`",
+                f"the launcher has ended them, and ended with 0 itself, as it does when {by}",
+                "let every rank reach MPI_Finalize; see the last lines of the ranks with "
+                "`shanty logs`",
             ),
             WorldError.exit_code,
             quotes_launcher=True,
@@ -141,7 +147,16 @@ def at_end(
 
 
 def explained(failure: Failure, lines: Sequence[str], no_slots: str) -> Failure:
-    """Return the failure with cause and fix where the launcher's last lines say `no_slots`."""
+    """Return the failure as the launcher's last lines explain it, as where they say `no_slots`."""
+    passed_on = next(filter(None, map(_PASSED_ON.search, lines)), None)
+    if passed_on is not None:
+        name = signal_name(int(passed_on[1]))
+        return replace(
+            failure,
+            what=f"the launcher received {name} and passed it on to the ranks",
+            why="someone, or a batch system, sent it to the launcher",
+            fix="find out who sent it; run again",
+        )
     said = no_slots and any(no_slots in line for line in lines)
     if failure.why or failure.fix or not said:
         return failure

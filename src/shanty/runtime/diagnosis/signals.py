@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 MEANINGS = {
-    "SIGSEGV": "it touched memory that is not its own, or its stack was full",
+    "SIGSEGV": "it touched memory that is not its own, or used up its stack (ulimit -s)",
     "SIGBUS": "a mapped file or /dev/shm is too small, or memory is misaligned",
     "SIGKILL": "someone, or the kernel, killed it",
     "SIGTERM": "someone ended it, or its launcher",

@@ -65,7 +65,24 @@ def reason(error: BaseException) -> str:
     start = text.rfind(_COLLECTIVE)
     if start > 0 and type(error).__module__.startswith("jax"):
         return text[start:].partition("\n\n")[0]
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {text}" if text.strip() else _without_text(error)
+
+
+def _without_text(error: BaseException) -> str:
+    """Return where an exception without a message was raised, and the script's line before it."""
+    import linecache
+
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    if not lines:
+        return type(error).__name__
+    source = linecache.getline(*lines[-1]).strip()[:_LONGEST_LINE]
+    own = [each for each in lines if not any(part in each[0] for part in _NOT_THE_USERS)]
+    named = [f"{os.path.basename(path)}:{number}" for path, number in (*lines[-1:], *own[-1:])]
+    text = f"{type(error).__name__} at {named[0]}" + (f": {source}" if source else "")
+    return text if named[0] == named[-1] else f"{text} (called at {named[-1]})"
 
 
 def place(frame: FrameType | None) -> str:

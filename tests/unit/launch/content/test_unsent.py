@@ -54,3 +54,17 @@ def test_what_shantyignore_leaves_out_and_paths_of_this_machine(tmp_path: Path) 
     assert fix.endswith("train.py")
     what, _ = explained(folder, python(tmp_path / "elsewhere.csv"), PLACES) or ("", "")
     assert what.endswith("hosts receive the workspace only")
+
+
+def test_a_module_that_git_ignores(tmp_path: Path) -> None:
+    make(tmp_path, "train.py", "lib/helper.py", "lib/kept.py", ".venv/site-packages/torch.py")
+    (tmp_path / "lib" / ".gitignore").write_text("help*\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    for name in ("helper", "lib.helper"):
+        lines = ["Traceback", f"ModuleNotFoundError: No module named '{name}'"]
+        what, fix = explained(tmp_path, lines, PLACES) or ("", "")
+        assert "lib/helper.py exists here, but was not sent to the hosts: the pattern help*" in what
+        assert fix == "track it (git add -f lib/helper.py), or change that pattern"
+    for name in ("kept", "torch", "none"):
+        lines = [f"ModuleNotFoundError: No module named '{name}'"]
+        assert explained(tmp_path, lines, PLACES) is None

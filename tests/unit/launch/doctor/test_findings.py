@@ -186,6 +186,17 @@ def test_disks(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None
     assert judged(changes) == expected
 
 
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [("EROFS", "remount,rw"), ("EACCES", "chmod 1777"), ("ENOSPC", "remove files")],
+)
+def test_a_tmp_that_cannot_be_written(error: str, fix: str) -> None:
+    one = seen()
+    one.survey["room"]["folders"]["tmp"].update(error=error, free=MIB, device="other")
+    (found,) = (each for each in hosts.of_host(one, Need({"a": 4})) if each.code == "tmp-full")
+    assert fix in found.fix
+
+
 def test_a_home_that_is_not_needed() -> None:
     """Where SHANTY_HOME is on another disk, and no other host has to be let in."""
     changes = one_of("home", readonly=True, error="EROFS")

@@ -82,6 +82,7 @@ def test_what_others_see_of_a_host_decides(
         ("Connection timed out during banner exchange", "host-silent"),
         ("ssh: connect to host b port 22: Connection timed out", "host-unreachable"),
         ("banner line contains invalid characters", "not-ssh"),
+        ("bind 192.0.2.77: Cannot assign requested address", "ssh-configuration"),
         ("/home/a/.ssh/config: line 3: Bad configuration option: usr", "ssh-configuration"),
     ],
 )

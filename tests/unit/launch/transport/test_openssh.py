@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shanty.launch.transport import openssh
-from shanty.launch.transport.openssh import OpenSSH
+from shanty.launch.transport.openssh import OpenSSH, Route
 from shanty.runtime.errors import PrepareError
 from shanty.runtime.site import Host
 
@@ -50,3 +50,18 @@ def test_a_configuration_that_hangs_is_asked_once(
         with pytest.raises(PrepareError, match="does not finish reading its configuration"):
             _ = transport.route
     assert len(asked) == 1
+
+
+def test_settings_that_keep_a_command_from_its_input_are_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda argv, **_: started.append(argv))
+    for name in ("odd", "plain"):
+        transport = OpenSSH(Host(name))
+        settings = {"stdinnull": "yes", "sessiontype": "none"} if name == "odd" else {}
+        transport._route = Route(transport.host, {"hostname": "192.0.2.1", **settings})
+        transport.start(["true"])
+    odd, plain = started
+    assert {"StdinNull=no", "SessionType=default"} <= set(odd)
+    assert not any(word.startswith(("StdinNull", "Fork", "SessionType")) for word in plain)

@@ -17,6 +17,7 @@ import pytest
 
 import shanty
 from shanty.launch.transport.connection import LocalTransport
+from shanty.launch.transport.refusal import refusal
 from shanty.launch.transport.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
 from shanty.runtime import errors
 from shanty.runtime.errors import PrepareError, ShantyError, StorageError
@@ -212,6 +213,27 @@ def test_a_host_that_says_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoAnswerError) as caught:
         RpcClient.connect(Mute(Host("here")), patience=0.3)
     assert caught.value.kind == "silent"
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "said"),
+    [
+        ("head -c 5000000 /dev/zero", "noise", ""),
+        ("yes", "noise", ""),
+        ("echo only git here", "ended", "only git here"),
+    ],
+)
+def test_a_login_that_runs_something_else(command: str, kind: str, said: str) -> None:
+    class Other(LocalTransport):
+        def start(self, argv: Any) -> subprocess.Popen[bytes]:
+            return super().start(["sh", "-c", command])
+
+    with pytest.raises(NoAnswerError) as caught:
+        RpcClient.connect(Other(Host("here")), patience=20)
+    assert (caught.value.kind, caught.value.said) == (kind, said)
+    refused = refusal(Host("here"), caught.value)
+    assert refused.code == "shell-broken"
+    assert (said or "prints more than 1 MiB") in refused.what
 
 
 def test_the_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

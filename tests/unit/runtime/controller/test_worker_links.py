@@ -15,6 +15,7 @@ from plans import node, plan_of
 from runs import wait_for
 from shanty.runtime.controller import worker_links
 from shanty.runtime.controller.worker_links import WorkerLinks
+from shanty.runtime.errors import StorageError
 from shanty.runtime.messages import (
     Beat,
     Hello,
@@ -56,9 +57,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(worker_links, "_LEAVING", 0.1)  # this host never leaves by itself
     started: list[WorkerLinks] = []
 
-    def begin(events: Events, *lines: bytes) -> WorkerLinks:
-        code = f"import sys; sys.stdout.buffer.writelines({lines!r}); sys.stdout.flush()"
-        code += "; sys.stdin.read()"
+    def begin(events: Events, *lines: bytes, then: str = "sys.stdin.read()") -> WorkerLinks:
+        code = f"import os, sys; sys.stdout.buffer.writelines({lines!r}); sys.stdout.flush()"
+        code += f"; {then}"
         run = RunDir(tmp_path / "run")
         if not run.path.exists():
             run.create()
@@ -96,6 +97,22 @@ def lost(workers: WorkerLinks) -> Failure:
 
 def told(*messages: Message) -> list[bytes]:
     return [encode(message) for message in messages]
+
+
+def test_why_a_host_cannot_be_entered(start: Callable[..., WorkerLinks]) -> None:
+    """Its node agent may have ended with an error of three lines."""
+    error = StorageError("cannot write /h/x", "File too large", "raise the limit")
+    text = f"Traceback\n  File x\nshanty.runtime.errors.StorageError: {error}\n"
+    failure = lost(start(Events(), then=f"sys.exit({text!r})"))
+    assert failure.what.startswith("host lab1 cannot be entered from")
+    assert (failure.why, failure.fix) == ("cannot write /h/x: File too large", "raise the limit")
+
+
+def test_a_connection_whose_process_is_killed(start: Callable[..., WorkerLinks]) -> None:
+    hello = told(Hello((4001,)))
+    failure = lost(start(Events(), *hello, then="os.kill(os.getpid(), 9)"))
+    assert failure.what == "the connection to host lab1 was lost"
+    assert "was ended by SIGKILL" in failure.why
 
 
 def test_times_come_by_our_clock_and_steps_as_they_are(start: Callable[..., WorkerLinks]) -> None:

@@ -42,6 +42,22 @@ def test_a_launcher_that_is_killed() -> None:
     assert verdict.code == LaunchError.exit_code  # so that another attempt may follow
 
 
+def test_a_signal_that_the_launcher_passes_on() -> None:
+    """Open MPI 4.1 handles SIGABRT by itself, and then ends the ranks."""
+    failure = Failure("the launcher ended with exit code 134", "it ended the ranks itself")
+    found = explained(failure, ["mpirun: Forwarding signal 6 to job"], "slots")
+    assert found.what == "the launcher received SIGABRT and passed it on to the ranks"
+
+
+def test_a_rank_that_ended_well_is_named_where_hydra_ends_the_others() -> None:
+    world = world_of(2, "a", "a")
+    world.report(Report({"event": "exited", "rank": 1, "code": 0, "host": "a"}), 2.0)
+    verdict = at_end(plan_of(2), {"0": world}, 0, "")
+    assert verdict is not None
+    assert "rank 0 of 2 did not come to the end" in verdict.failure.what
+    assert "without MPI_Finalize: rank 1 had ended with exit code 0" in verdict.failure.why
+
+
 def test_known_words_of_a_launcher_bring_the_cure() -> None:
     words = ["----", "There are not enough slots available in the system to satisfy the 4", "slots"]
     no_slots = FLAVOURS["openmpi5"].no_slots

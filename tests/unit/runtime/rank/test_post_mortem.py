@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,22 @@ def test_of_a_collective_in_a_compiled_step() -> None:
 def test_of_others() -> None:
     error = RuntimeError(f"{SENTENCE}\n{TRACE}")
     assert reason(error) == f"RuntimeError: {error}"
+
+
+def test_without_a_text_the_place_is_the_reason(tmp_path: Path) -> None:
+    """The line that raised it, and the script's that led there."""
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("def check(value):\n    assert value\n")
+    scope: dict[str, Any] = {}
+    exec(compile(library.read_text(), str(library), "exec"), scope)
+    script = compile("\ncheck(0)", "/home/ann/train.py", "exec")
+    with pytest.raises(AssertionError) as caught:
+        exec(script, {**scope})
+    assert reason(caught.value.with_traceback(caught.tb.tb_next)) == (
+        "AssertionError at library.py:2: assert value (called at train.py:2)"
+    )
+    assert reason(KeyError()) == "KeyError"
 
 
 def advised(error: Exception, size: int, place: str = "src/mpi4py/MPI.src/Comm.pyx") -> str:
