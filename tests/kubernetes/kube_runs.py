@@ -144,11 +144,16 @@ class Kube:
                 found.append(kind)
         return found
 
-    def change(self, *words: str) -> str:
-        """Have something done to the cluster that its API does not do."""
+    def changer(self) -> str:
+        """The program that does to the cluster what no API does; the test is skipped without it."""
         program = os.environ.get("SHANTY_TEST_KUBE_DO")
         if not program:
             pytest.skip("SHANTY_TEST_KUBE_DO names no program that does it")
+        return program
+
+    def change(self, *words: str) -> str:
+        """Have something done to the cluster that its API does not do."""
+        program = self.changer()
         return subprocess.run(
             [program, *words], capture_output=True, text=True, check=True, timeout=120
         ).stdout

@@ -140,6 +140,7 @@ def test_a_pod_is_evicted(kube: Kube) -> None:
 
 def test_a_kubelet_is_killed(kube: Kube) -> None:
     """Its containers go on, and so does the run; it is stopped from here all the same."""
+    kube.changer()
     run = kube.submit("-n", "2", "up.py")
     kube.await_state(run, "running")
     name = kube.pod_of(run)
@@ -165,6 +166,7 @@ def _ready(kube: Kube, name: str) -> str:
 
 
 def test_the_api_server_is_restarted(kube: Kube) -> None:
+    kube.changer()
     (kube.shanty.folder / "long.py").write_text(
         "import time\nfrom mpi4py import MPI\n"
         "for step in range(40):\n"

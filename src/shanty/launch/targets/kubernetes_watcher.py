@@ -187,7 +187,8 @@ class Watcher:
 
     def _await_pods(self) -> list[dict[str, Any]]:
         """Wait until all pods run, and return them; LaunchError with the reason if they cannot."""
-        wanted, asked, word, began = objects.pods_of(self.job), 0.0, "", time.monotonic()
+        wanted, began = objects.pods_of(self.job), time.monotonic()
+        asked, word, warned = 0.0, "", ""
 
         def ready() -> list[dict[str, Any]] | None:
             pods = [pod for pod in self.pods.pods.values() if pod_trouble.is_running(pod)]
@@ -202,13 +203,13 @@ class Watcher:
                 raise self.pods.error
             waiting = [pod for pod in pods.values() if not pod_trouble.is_running(pod)]
             running = len(pods) - len(waiting)
-            detail = pod_trouble.waits(waiting[0]) if waiting else ""
+            detail = warned or (pod_trouble.waits(waiting[0]) if waiting else "")
             if now > asked + _ASKED and len(pods) < wanted:
                 asked = now
                 word = self._word_on_job()
-            elif now > max(asked, began) + _SLOW:
-                asked = now
-                word = self._word_on_pod(waiting[0])
+            elif waiting and now > max(asked, began) + _SLOW:
+                asked, word = now, ""
+                warned = self._word_on_pod(waiting[0])
             if word == _SUSPENDED:
                 began = now
                 self.say(f"it is in the queue {self.options.queue}".rstrip())

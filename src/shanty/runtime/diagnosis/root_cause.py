@@ -118,14 +118,11 @@ def at_end(
             quotes_launcher=True,
         )
     if unended:
-        by = "a rank calls MPI_Abort with code 0"
-        gone = [] if top is None else [r.rank for r in top.ranks.values() if r.code == 0]
-        if gone:  # Hydra takes an end without MPI_Finalize for a good one
-            by += f", or ends without MPI_Finalize: {named(gone)} had ended with exit code 0"
         return Verdict(
             Failure(
                 f"{named(unended)} of {expected} did not come to the end of the program",
-                f"the launcher has ended them, and ended with 0 itself, as it does when {by}",
+                "the launcher has ended them, and ended with 0 itself, as it does when a rank "
+                "calls MPI_Abort with code 0",
                 "let every rank reach MPI_Finalize; see the last lines of the ranks with "
                 "`shanty logs`",
             ),

@@ -69,6 +69,10 @@ _ONE_RUN = (
     "shanty run -- mpirun -n 1 SERVER : -n 1 CLIENT"
 )
 _HERE = "find out where the ranks stand, and which of them should have sent data to the others"
+_FORKED = (
+    "call MPI in the rank itself only, or start processes before MPI_Init or by "
+    "multiprocessing.get_context('spawn')"
+)
 _KINDS = tuple(_FIXES)
 _NOT_THERE = ("elsewhere", "ended", "other call", "unseen")
 _OF_THEMSELVES = ("stopped", "starved")  # independent of the network
@@ -101,6 +105,11 @@ class Standing:
         module, waiting = _CONSENSUS
         self.seeks_consensus = any(f[0].endswith(module) and f[2] == waiting for f in frames)
         self.call, self.waits = self._wait(frames)
+
+    @property
+    def joins(self) -> bool:
+        """Returns True when it waits for the end of a process of multiprocessing."""
+        return any(path.endswith("/multiprocessing/popen_fork.py") for path in self.files)
 
     @property
     def idle(self) -> bool:
@@ -149,6 +158,8 @@ class Standing:
             return f"waiting{at} for {own} and hangs in MPI_Init"
         if any("/torch/utils/data/" in path for path in self.files):
             return f"waiting{at} for its DataLoader"
+        if self.joins:
+            return f"waiting{at} for a process that it has started"
         if self.state.state == "D":
             return f"waiting{at} for a disk or file system"
         return ("idle" if self.idle else "busy") + at
@@ -237,18 +248,19 @@ def judge(
         awaits = meeting.awaits if meeting is not None else ""
         said.append(f"{named(others)} {'waits' if len(others) == 1 else 'wait'} in {call}{awaits}")
         order += others
-    first = worst[0]
+    first, fix = worst[0], _FIXES[kind]
+    if first.joins and first.rank in (forked or ()):
+        said[0], fix = f"{said[0]}, by a fork after MPI_Init", _FORKED
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
     host, rate = _traffic(loads)
     if kind == "other call" and rate > _TRICKLE:  # what separates them may be on its way
         return _held_up(host, rate, ", ".join(said), order, after)
-    fix = _FIXES[kind].format(pid=first.state.pid, host=first.host)
     if kind in _NOT_THERE and any(r.meeting is not None and r.meeting.keys for r in waiting):
         fix = NOT_SET
     return Stall(
         f"no progress for {after:g} s: " + ", ".join(said),
-        fix,
+        fix.format(pid=first.state.pid, host=first.host),
         tuple(r.rank for r in worst),
         tuple(order),
         first.host,
@@ -278,8 +290,7 @@ def _forked(forked: Mapping[int, str], waiting: Sequence[Standing], after: float
         f"no progress for {after:g} s: all ranks wait in {waiting[0].call}; rank {rank} has forked "
         f"a process after MPI_Init{f' ({place})' if place else ''}, and what such a process sends "
         "or receives by MPI is missing in its parent",
-        "call MPI in the rank itself only, or start processes before MPI_Init or by "
-        "multiprocessing.get_context('spawn')",
+        _FORKED,
         (),
         tuple(r.rank for r in waiting),
         None,

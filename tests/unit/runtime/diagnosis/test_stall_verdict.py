@@ -54,6 +54,9 @@ def what(*ranks: Standing, ended: dict[int, str] | None = None, **load: Any) -> 
 
 TRAIN = ["/w/train.py", 31, "train"]
 
+POLLS = ["/usr/lib/python3.11/multiprocessing/popen_fork.py", 27, "poll"]
+JOINS = away(2, POLLS, TRAIN, cpu=0.0, ready=0.1, state="S")
+
 
 @pytest.mark.parametrize(
     ("straggler", "doing"),
@@ -70,6 +73,7 @@ TRAIN = ["/w/train.py", 31, "train"]
             away(2, ["/v/torch/utils/data/dataloader.py", 5, "_next"], TRAIN),
             "waiting in train (train.py:31) for its DataLoader",
         ),
+        (JOINS, "waiting in train (train.py:31) for a process that it has started"),
         (rank(2, TRAIN, call="MPI_Bcast"), "in MPI_Bcast at train (train.py:31)"),
         (rank(2, TRAIN, call="MPI_Finalize"), "at its end, in MPI_Finalize"),
         (rank(2, TRAIN), "in MPI_Allreduce at train (train.py:31)"),
@@ -79,6 +83,14 @@ TRAIN = ["/w/train.py", 31, "train"]
 def test_the_straggler(straggler: Standing, doing: str) -> None:
     said = what(rank(0), rank(1), straggler)
     assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce"
+
+
+def test_a_rank_that_waits_for_a_process_which_it_has_forked() -> None:
+    """Between hosts a child that calls MPI hangs there, and its parent waits for its end."""
+    stall = judge([rank(0), JOINS], {}, {"a": LOAD}, 60, size=2, forked={2: "train.py:30"})
+    assert stall is not None
+    assert "for a process that it has started, by a fork after MPI_Init, rank 0 waits" in stall.what
+    assert "get_context('spawn')" in stall.fix
 
 
 def test_the_worst_comes_first() -> None:
