@@ -49,15 +49,6 @@ def test_a_signal_that_the_launcher_passes_on() -> None:
     assert found.what == "the launcher received SIGABRT and passed it on to the ranks"
 
 
-def test_a_rank_that_ended_well_is_named_where_hydra_ends_the_others() -> None:
-    world = world_of(2, "a", "a")
-    world.report(Report({"event": "exited", "rank": 1, "code": 0, "host": "a"}), 2.0)
-    verdict = at_end(plan_of(2), {"0": world}, 0, "")
-    assert verdict is not None
-    assert "rank 0 of 2 did not come to the end" in verdict.failure.what
-    assert "without MPI_Finalize: rank 1 had ended with exit code 0" in verdict.failure.why
-
-
 def test_known_words_of_a_launcher_bring_the_cure() -> None:
     words = ["----", "There are not enough slots available in the system to satisfy the 4", "slots"]
     no_slots = FLAVOURS["openmpi5"].no_slots
