@@ -159,7 +159,9 @@ class Outcome:
             self._judge_end(worlds, links)
         found = abort(self._run, worlds, self.failure) if open_end else None
         if not self.stopped and found is not None:
-            self.failure, self._code = self.with_lines(found.failure), found.code
+            failure, self._code = self.with_lines(found.failure), found.code
+            early = any(world.failed_in_init(failure) for world in worlds.values())
+            self.failure = self._with_settings(failure) if early else failure
         if self.failure is not None and self.failure.rank is not None:
             self.failure = self._with_last_words(self.with_lines(self.failure))
         if self.failure is not None and store is not None:

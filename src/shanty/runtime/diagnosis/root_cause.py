@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import List, Mapping, NamedTuple, Optional, Sequence
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-from shanty.runtime.diagnosis.mpi_world import MpiWorld, signal_name
+from shanty.runtime.diagnosis.mpi_world import MpiWorld, Rank, signal_name
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Plan
@@ -94,6 +94,7 @@ def at_end(
             fix = "find out from the host's log who ended it (out of memory?); run again"
         elif killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
+            why += _ended_well(ranks)
         passed_on = (killed and not signal) or plan.raw or error
         return Verdict(
             Failure(what, why, fix),
@@ -103,9 +104,7 @@ def at_end(
     unended = top.running if top is not None and not plan.raw else []
     if unended:
         by = "a rank calls MPI_Abort with code 0"
-        gone = [] if top is None else [r.rank for r in top.ranks.values() if r.code == 0]
-        if gone:  # Hydra takes an end without MPI_Finalize for a good one
-            by += f", or ends without MPI_Finalize: {named(gone)} had ended with exit code 0"
+        by += _ended_well(top.ranks.values() if top is not None else ())
         return Verdict(
             Failure(
                 f"{named(unended)} of {expected} did not come to the end of the program",
@@ -128,6 +127,14 @@ def at_end(
             quotes_launcher=True,
         )
     return None
+
+
+def _ended_well(ranks: Iterable[Rank]) -> str:
+    """Name the ranks that ended with 0, perhaps without MPI_Finalize, where others were ended."""
+    gone = [rank.rank for rank in ranks if rank.code == 0]
+    if not gone:
+        return ""
+    return f", or ends without MPI_Finalize: {named(gone)} had ended with exit code 0"
 
 
 def explained(failure: Failure, lines: Sequence[str], no_slots: str) -> Failure:
