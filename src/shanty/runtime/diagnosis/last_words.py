@@ -57,7 +57,11 @@ _FIXES = (
      "mpi4py.rc.thread_level = 'serialized'; or take another MPI with --mpi"),
 )  # fmt: skip
 # Variables that Python names in other words.
-_VARIABLES = (("stdio encoding", "PYTHONIOENCODING"), ("filesystem encoding", "PYTHONHOME"))
+_VARIABLES = (
+    ("stdio encoding", "PYTHONIOENCODING"),
+    ("filesystem encoding", "PYTHONHOME"),
+    ("initialize tracemalloc", "PYTHONTRACEMALLOC"),
+)
 _BLOCK = re.compile(r"^-{40,}$")
 _OF_EVERY_END = re.compile(
     r"MPI_ABORT was invoked|noticed that process|exited with non-zero|non-zero exit code"
