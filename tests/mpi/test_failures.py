@@ -122,6 +122,12 @@ def test_an_end_that_is_0_to_the_system(shanty, flavour, case):
         assert failure["rank"] == 1
 
 
+def test_an_error_without_a_text_has_its_line(shanty):
+    done = shanty("run", "-n", 1, shanty.script("import sys\nassert sys.argv[1:]\n"))
+    assert "why: AssertionError at " in done.stderr
+    assert ".py:2: assert sys.argv[1:]" in done.stderr
+
+
 def test_a_script_in_standard_input_that_a_shell_passes_on(shanty):
     """Rank 1 has an empty one."""
     script = b"from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n"

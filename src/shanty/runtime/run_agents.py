@@ -223,7 +223,7 @@ def is_alive(agents: Mapping[str, Any], name: str) -> bool:
 def _lose(run: RunDir) -> Status:
     """Nobody looks after the run any more: end what is left of it and say why."""
     end_remains(run)
-    failure = lost_cause(read_json(run.agents), platform.boot_id())
+    failure = lost_cause(read_json(run.agents), platform.boot_id(), str(run.path))
     return conclude(run, State.LOST, failure, LostError.exit_code)
 
 
@@ -255,8 +255,11 @@ def end_remains(run: RunDir) -> None:
         cleanup.sweep_after(plan)
 
 
-def lost_cause(agents: Mapping[str, Any] | None, boot: str) -> Failure:
-    """The reason why a run has no agents any more, as far as it can be known."""
+def lost_cause(agents: Mapping[str, Any] | None, boot: str, folder: str = "/") -> Failure:
+    """The reason why a run has no agents any more, as far as it can be known.
+
+    `boot` is the machine's boot id now, and `folder` the run's.
+    """
     if agents is None:
         return Failure(
             "the run's agent never came up",
@@ -266,6 +269,14 @@ def lost_cause(agents: Mapping[str, Any] | None, boot: str) -> Failure:
     if agents.get("boot") != boot:
         what = "the machine was restarted during the run"
         return Failure(what, fix="run again", cause=HOST)
+    if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+        return Failure(
+            "the run's folder can no longer be written",
+            f"{folder} is read-only, or belongs to someone else; the agents keep the run's files "
+            "there, and have ended",
+            "find out what changed it (a damaged disk is mounted read-only: see dmesg); run again",
+            cause=HOST,
+        )
     return Failure(
         "the run's agents were killed",
         "both the controller and the node agent are gone and left no message",

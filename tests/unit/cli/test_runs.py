@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -267,10 +268,12 @@ def test_a_new_run_is_given_time_for_its_agent(cli: Cli, home: Path) -> None:
     assert "never came up" in cli("show", run.id).out
 
 
-def test_causes_of_a_loss() -> None:
+def test_causes_of_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "never came up" in lost_cause(None, "b").what
     assert "restarted" in lost_cause({"boot": "a"}, "b").what
     assert "killed" in lost_cause({"boot": "b"}, "b").what
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    assert "no longer be written" in lost_cause({"boot": "b"}, "b", "/tmp").what
 
 
 def test_a_run_that_is_lost_without_an_end(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,9 @@ class Outcome:
             self._judge_end(worlds, links)
         verdict = abort(self._run, worlds, self.failure) if open_end else None
         if not self.stopped and verdict is not None:
-            self.failure, self._code = self.with_lines(verdict.failure), verdict.code
+            failure, self._code = self.with_lines(verdict.failure), verdict.code
+            early = any(world.failed_in_init(failure) for world in worlds.values())
+            self.failure = self._with_settings(failure) if early else failure
         if self.failure is not None and self.failure.rank is not None:
             found = self._with_aborted_connection(self.with_lines(self.failure))
             self.failure = self._with_last_words(found)

@@ -65,7 +65,11 @@ _FIXES = (
      "-n 1 SERVER : -n 1 CLIENT; programs of two runs meet with MPICH and Intel MPI only"),
 )  # fmt: skip
 # Variables that Python names in other words.
-_VARIABLES = (("stdio encoding", "PYTHONIOENCODING"), ("filesystem encoding", "PYTHONHOME"))
+_VARIABLES = (
+    ("stdio encoding", "PYTHONIOENCODING"),
+    ("filesystem encoding", "PYTHONHOME"),
+    ("initialize tracemalloc", "PYTHONTRACEMALLOC"),
+)
 _BLOCK = re.compile(r"^-{40,}$")
 _OF_EVERY_END = re.compile(
     r"MPI_ABORT was invoked|noticed that process|exited with non-zero|non-zero exit code"

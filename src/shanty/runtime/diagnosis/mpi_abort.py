@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from shanty.runtime.diagnosis.mpi_world import LAUNCHERS_DOING, MpiWorld, Rank
 from shanty.runtime.diagnosis.root_cause import Verdict
@@ -36,6 +37,7 @@ _ERRORS = (
     re.compile(r"\*\*\* An error occurred in (?P<call>\w+)"),
     re.compile(r"\*\*\* (?P<text>MPI_ERR_\w+: .*)"),
 )
+_IN_STACK = re.compile(r"\w+\(\d+\)\.*: *(\S.*)")
 _ABORTED = "it called MPI_Abort"
 
 
@@ -52,9 +54,12 @@ def abort(
     blamed = ranks.get(failure.rank) if failure is not None and failure.rank is not None else None
     if blamed.why if blamed is not None else not (left or unended):
         return None
-    logs = [run.launcher_log, *(run.rank_log(rank.rank) for rank in (*left, *unended))]
-    for log in logs:
+    logs: List[Tuple[Path, Optional[int]]] = [(run.launcher_log, None)]
+    logs += [(run.rank_log(rank.rank), rank.rank) for rank in (*left, *unended)]
+    for log, own in logs:
         number, code = caller(last_lines(str(log), _LINES))
+        if number is not None and own is not None:  # before the world is made, each is rank 0
+            number = own
         if number is None and left:  # the rank in a communicator that is not the world
             number = left[0].rank
         if code is None or number not in ranks or (failure is None and code & 0xFF):
@@ -83,6 +88,9 @@ def with_error(failure: Failure) -> Failure:
             found.setdefault(name, value)
     if len(found) < 2:
         return failure
+    if found["text"].startswith("Other MPI error"):  # the cause is at the end of its stack
+        stack = list(filter(None, map(_IN_STACK.match, failure.lines)))
+        found["text"] = stack[-1][1] if stack else found["text"]
     call = found["call"] if found["call"].startswith("MPI_") else f"MPI_{found['call']}"
     fix = TRUNCATED if "truncate" in found["text"].lower() else failure.fix
     return replace(failure, why=f"{call} failed: {found['text']}", fix=fix)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import List, Mapping, NamedTuple, Optional, Sequence
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.diagnosis.mpi_world import MpiWorld, Rank
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.errors import LaunchError, WorldError
@@ -95,6 +95,7 @@ def at_end(
             fix = "find out from the host's log who ended it (out of memory?); run again"
         elif killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
+            why += _ended_well(ranks)
         passed_on = (killed and not signal) or plan.raw or error
         return Verdict(
             Failure(what, why, fix),
@@ -141,6 +142,14 @@ def at_end(
             quotes_launcher=True,
         )
     return None
+
+
+def _ended_well(ranks: Iterable[Rank]) -> str:
+    """Name the ranks that ended with 0, perhaps without MPI_Finalize, where others were ended."""
+    gone = [rank.rank for rank in ranks if rank.code == 0]
+    if not gone:
+        return ""
+    return f", or ends without MPI_Finalize: {named(gone)} had ended with exit code 0"
 
 
 def explained(failure: Failure, lines: Sequence[str], no_slots: str) -> Failure:

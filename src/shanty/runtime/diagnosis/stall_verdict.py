@@ -35,6 +35,8 @@ _FOREIGN = re.compile(
     r"|/torch/(distributed|utils/data|nn|autograd)/|^$"
 )
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
+_RPC = "torch rpc_"
+_NOT_RETURNED = "find out why the function does not return; rpc_sync takes a timeout"
 _POLLS = ("poll", "is_completed")  # which return at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
@@ -101,6 +103,8 @@ class Standing:
             path, line, function = frames[own or 0]
             where = os.path.basename(path) + (f":{line}" if line else "")
             self.place = f"{function} ({where})" if where else function
+        # A function that another rank has called by torch's RPC, in a thread that runs it for that.
+        self.serves = next(filter(None, map(_served, threads)), "")
         # It waits for other ranks outside MPI, for an unknown time.
         module, waiting = _CONSENSUS
         self.seeks_consensus = any(f[0].endswith(module) and f[2] == waiting for f in frames)
@@ -207,6 +211,10 @@ def judge(
             meanwhile = f"{waits} in {waiting[0].call}"
             found = halted_launcher(pid, name, host, meanwhile, after)
             return found._replace(order=tuple(others))
+    callers = [r for r in waiting if r.call.startswith(_RPC)]
+    serving = [r for r in ranks if r.serves]
+    if callers and serving:
+        return _remote(serving[0], callers, after)
     stragglers, calls = _sort_out(ranks, waiting)
     # Most ranks are in one call; those in another one are stragglers.
     by_size = sorted(calls.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
@@ -265,6 +273,26 @@ def judge(
         tuple(order),
         first.host,
     )
+
+
+def _served(thread: Mapping[str, Any]) -> str:
+    """Returns the place of a function that this thread runs for torch's RPC; "" without one."""
+    frames = thread["frames"]
+    if not any(path.endswith("/torch/distributed/rpc/internal.py") for path, _, _ in frames):
+        return ""
+    own = next((f for f in frames if not _FOREIGN.search(f[0])), None)
+    return f"{own[2]} ({os.path.basename(own[0])}:{own[1]})" if own else ""
+
+
+def _remote(serving: Standing, callers: Sequence[Standing], after: float) -> Stall:
+    """Returns the stall of ranks that wait for a function which another rank runs for them."""
+    who, order = [r.rank for r in callers], [serving.rank, *(r.rank for r in callers)]
+    have = "has" if len(who) == 1 else "have"
+    what = (
+        f"no progress for {after:g} s: rank {serving.rank} on {serving.host} is in "
+        f"{serving.serves}, which {named(who)} {have} called by {callers[0].call}"
+    )
+    return Stall(what, _NOT_RETURNED, (serving.rank,), tuple(order), serving.host)
 
 
 def _traffic(loads: Mapping[str, HostLoad]) -> Tuple[str, float]:

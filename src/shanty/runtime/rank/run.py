@@ -178,7 +178,8 @@ def _run(words: list[str]) -> None:
             print(why, file=sys.stderr)
         else:
             sys.excepthook(type(error), error, error.__traceback__)
-        if process is not None and "\n" in why:  # perhaps a framework's text around the cause
+        # Perhaps a framework's text around the cause, or no text at all.
+        if process is not None and ("\n" in why or why.endswith(": ")):
             why = module.load_part("rank/post_mortem").reason(error)
         if process is not None and error.__traceback__ is not None:
             trace = error.__traceback__

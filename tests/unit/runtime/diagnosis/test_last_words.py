@@ -121,3 +121,6 @@ def test_a_variable_is_named_with_where_it_was_set() -> None:
         "Fatal Python error: init_fs_encoding: failed to get the codec of the filesystem encoding"
     )
     assert "PYTHONHOME=/x was set" in of(lines=codec, there=values).why
+    trace = "Fatal Python error: init_interp_main: can't initialize tracemalloc"
+    asked = {"PYTHONTRACEMALLOC": "99999999"}
+    assert "PYTHONTRACEMALLOC=99999999 was set" in of(lines=trace, asked=asked).why

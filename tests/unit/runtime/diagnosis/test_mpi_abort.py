@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,20 @@ def test_an_error_of_mpi_that_has_ended_its_rank(lines: list[str], why: str) -> 
     failure = with_error(Failure("rank 0 ended", lines=tuple(lines)))
     assert failure.why == why
     assert bool(failure.fix) == ("truncated" in why)
+
+
+def test_an_error_before_there_is_a_world(tmp_path: Path) -> None:
+    """Each rank is then "node 0" to MPICH; whose log it is counts. The cause ends its stack."""
+    run = RunDir(tmp_path)
+    text = (
+        "Abort(472532111) on node 0 (rank 0 in comm 0): Fatal error in internal_Init_thread: "
+        "Other MPI error, error stack:\n"
+        "MPID_Init(1778)..............: \n"
+        "find_provider(3064)..........: OFI fi_getinfo() failed (ofi_init.c:3064)"
+    )
+    write(run.rank_log(1), text)
+    found = abort(run, ended(None, None), Failure("the launcher ended with exit code 143"))
+    assert found is not None
+    assert (found.failure.rank, found.code) == (1, 143)
+    why = with_error(replace(found.failure, lines=tuple(text.splitlines()))).why
+    assert why == "MPI_Init_thread failed: OFI fi_getinfo() failed (ofi_init.c:3064)"
