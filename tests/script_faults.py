@@ -88,6 +88,15 @@ SCRIPTS = [
         "from the script: store=HashStore()",
     ),
     ScriptFault(
+        "a function that torch's `rpc_sync` calls does not return",
+        "import os, time\nfrom torch.distributed import rpc\nrank = int(os.environ['RANK'])\n"
+        "def slow():\n    while True: time.sleep(0.1)\n"
+        "rpc.init_rpc(f'worker{rank}', rank=rank, world_size=2)\n"
+        "if rank == 0: rpc.rpc_sync('worker1', slow, timeout=0)\nrpc.shutdown()\n",
+        r"rank 1 on \S+ is in slow \(\w+.py:5\), which rank 0 has called by torch rpc_sync",
+        "rank 1 on host is in slow (script.py:5), which rank 0 has called by torch rpc_sync",
+    ),
+    ScriptFault(
         "torch's `TCPStore` for more clients than there are",
         _FIRST + "from torch.distributed import TCPStore\n"
         "address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"
