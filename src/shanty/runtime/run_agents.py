@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -122,6 +123,9 @@ def ask(run: RunDir, request: Mapping[str, Any]) -> Dict[str, Any]:
     if status_of(run).state.final:
         return ended
     path = leave(run, request)
+    for pid in _stopped(run) if request["kind"] == "stop" else ():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)  # they carry it out
     silence = FailureDetector(_pid_here(run, "controller"))
     answer = path.with_suffix(".reply")
     while not silence.is_over(time.monotonic(), _ASK_PATIENCE):
@@ -167,10 +171,30 @@ def _pid_here(run: RunDir, name: str) -> int:
 def status_of(run: RunDir) -> Status:
     """The status of the run; a run whose agents have disappeared is LOST from now on."""
     status = read_status(run)
-    if status.state.final or _has_agents(run, status):
+    if status.state.final:
         return status
+    if _has_agents(run, status):
+        stopped = _stopped(run)
+        return replace(status, trouble=_trouble(stopped)) if stopped else status
     status = read_status(run)  # it may have ended while we looked at its agents
     return status if status.state.final else _lose(run)
+
+
+def _stopped(run: RunDir) -> List[int]:
+    """The pids of the run's agents on this host, where all of them are stopped."""
+    pids = [_pid_here(run, name) for name in ("controller", "node_agent")]
+    entries = [platform.process(pid) for pid in pids if pid]
+    stopped = [entry.pid for entry in entries if entry is not None and entry.state in ("T", "t")]
+    return stopped if len(stopped) == len(entries) else []
+
+
+def _trouble(stopped: Sequence[int]) -> str:
+    """What the run's user is told: no agent is left that could report anything."""
+    pids = " ".join(map(str, stopped))
+    return (
+        f"the run's agents on {os.uname().nodename} are stopped, as by SIGSTOP: nothing watches "
+        f"the ranks. Let them go on: kill -CONT {pids}; shanty stop ends the run all the same"
+    )
 
 
 def _has_agents(run: RunDir, status: Status) -> bool:
