@@ -44,6 +44,18 @@ def test_one_interrupt_stops(shanty, flavour):
     assert ended(shanty) == "stopped"
 
 
+def test_a_run_whose_agents_are_stopped_says_so_and_can_be_ended(shanty):
+    process = start(shanty)
+    for pid in shanty.agents().values():
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: "are stopped, as by SIGSTOP" in shanty("show", "last").stdout)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"nothing watches the ranks. Let them go on: kill -CONT" in err
+    assert ended(shanty) == "stopped"
+
+
 def test_ranks_that_come_late_to_mpi_leave_nothing(shanty, flavour):
     """What the launcher writes while the ranks are in MPI_Init is found by that time."""
     gate = shanty.folder / "gate"
