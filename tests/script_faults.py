@@ -97,6 +97,14 @@ SCRIPTS = [
         "rank 1 on host is in slow (script.py:5), which rank 0 has called by torch rpc_sync",
     ),
     ScriptFault(
+        "a thread that keeps one rank from its end",
+        "import threading, time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.barrier()\n"
+        "def watch():\n    while True: time.sleep(1)\n"
+        "if MPI.COMM_WORLD.rank == 1: threading.Thread(target=watch).start()\n",
+        r"rank 1 on \S+ is at the end of its script, waiting for a thread in watch \(\w+.py:5\)",
+        "rank 1 on host is at the end of its script, waiting for a thread in watch (script.py:5)",
+    ),
+    ScriptFault(
         "torch's `TCPStore` for more clients than there are",
         _FIRST + "from torch.distributed import TCPStore\n"
         "address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"

@@ -37,6 +37,7 @@ _FOREIGN = re.compile(
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
 _RPC = "torch rpc_"
 _NOT_RETURNED = "find out why the function does not return; rpc_sync takes a timeout"
+_THREAD = "end that thread before the script ends, or make it one that need not: daemon=True"
 _POLLS = ("poll", "is_completed")  # which return at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
@@ -103,6 +104,10 @@ class Standing:
             path, line, function = frames[own or 0]
             where = os.path.basename(path) + (f":{line}" if line else "")
             self.place = f"{function} ({where})" if where else function
+        # The thread for whose end Python waits at its own end.
+        ends = any(f[2] == "_shutdown" and f[0].endswith("/threading.py") for f in frames)
+        own_places = [_own_place(each["frames"]) for each in threads[:-1]] if ends else []
+        self.thread = next(filter(None, own_places), "")
         # A function that another rank has called by torch's RPC, in a thread that runs it for that.
         self.serves = next(filter(None, map(_served, threads)), "")
         # It waits for other ranks outside MPI, for an unknown time.
@@ -150,6 +155,8 @@ class Standing:
     def doing(self, ranks: Mapping[Tuple[str, int], int]) -> str:
         """Returns what it does when it is not in MPI; `ranks` are by (host, pid)."""
         at = f" in {self.place}" if self.place else ""
+        if self.thread:
+            return f"at the end of its script, waiting for a thread in {self.thread}"
         if self.state.lock:
             path, holder = self.state.lock
             rank = ranks.get((self.host, holder))
@@ -259,6 +266,8 @@ def judge(
     first, fix = worst[0], _FIXES[kind]
     if first.joins and first.rank in (forked or ()):
         said[0], fix = f"{said[0]}, by a fork after MPI_Init", _FORKED
+    elif first.thread:
+        fix = _THREAD
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
     host, rate = _traffic(loads)
@@ -280,6 +289,11 @@ def _served(thread: Mapping[str, Any]) -> str:
     frames = thread["frames"]
     if not any(path.endswith("/torch/distributed/rpc/internal.py") for path, _, _ in frames):
         return ""
+    return _own_place(frames)
+
+
+def _own_place(frames: Sequence[Sequence[Any]]) -> str:
+    """Returns the innermost place in code of the user's own: "train (train.py:31)"; "" for none."""
     own = next((f for f in frames if not _FOREIGN.search(f[0])), None)
     return f"{own[2]} ({os.path.basename(own[0])}:{own[1]})" if own else ""
 
