@@ -189,7 +189,7 @@ def _stopped(run: RunDir) -> List[int]:
 
 
 def _trouble(stopped: Sequence[int]) -> str:
-    """What the run's user is told: no agent is left that could report anything."""
+    """What is wrong where no agent can report anything."""
     pids = " ".join(map(str, stopped))
     return (
         f"the run's agents on {os.uname().nodename} are stopped, as by SIGSTOP: nothing watches "

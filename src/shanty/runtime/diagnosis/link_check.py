@@ -204,7 +204,7 @@ def _fault(kind: str, tried: Sequence[Tried], passed: set[Pair]) -> LinkFault:
             f"large packets {ways} vanish, while small ones pass", _SAME_MTU, host or target
         )
     how = {
-        "unreachable": first.text or "no route",
+        "unreachable": _ROUTES.get(first.text, first.text) or "no route",
         "refused": "connections are refused, as by a firewall",
         "no-answer": "no answer, as if packets were dropped",
     }[kind]
@@ -217,6 +217,13 @@ def _fault(kind: str, tried: Sequence[Tried], passed: set[Pair]) -> LinkFault:
         both = sorted({tuple(sorted(pair)) for pair in failed})
         who = _some([f"{a} and {b}" for a, b in both], "; ")
     return LinkFault(f"{who} do not reach each other ({how})", _FIREWALL, host or target)
+
+
+# The words for what a route of its own kind makes of a connection.
+_ROUTES = {
+    "Invalid argument": "a blackhole route: see ip route",
+    "Permission denied": "a prohibiting route, or a firewall: see ip route",
+}
 
 
 def common(failed: set[Pair]) -> str:

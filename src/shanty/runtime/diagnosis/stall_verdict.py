@@ -37,7 +37,7 @@ _FOREIGN = re.compile(
 _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
 _RPC = "torch rpc_"
 _NOT_RETURNED = "find out why the function does not return; rpc_sync takes a timeout"
-_THREAD = "end that thread before the script ends, or make it one that need not: daemon=True"
+_THREAD = "end that thread before the script ends, or create it with daemon=True"
 _POLLS = ("poll", "is_completed")  # which return at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too

@@ -95,6 +95,42 @@ def place(frame: FrameType | None) -> str:
     return ""
 
 
+def changed(error: BaseException, began: float) -> str:
+    """Return which file of the script's folder was changed since it `began`, in words; "" for none.
+
+    A traceback shows the lines of files as they are now. Frameworks generate files elsewhere.
+    """
+    trace = error.__traceback__
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        try:
+            own = os.path.abspath(path).startswith(folder)
+            if script and own and os.stat(path).st_mtime > began:
+                name = os.path.basename(path)
+                return f"{name} was changed after the run had begun: its lines are shown as of now"
+        except OSError:
+            pass
+        trace = trace.tb_next
+    return ""
+
+
+def _hides(error: BaseException) -> str:
+    """Return what to do where the import that failed is in a file that hides a module of Python."""
+    trace, path = error.__traceback__, ""
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+    name = os.path.basename(path).rpartition(".")[0]
+    if name not in getattr(sys, "stdlib_module_names", ()) or "/lib/python" in path:
+        return ""
+    fix = f"{path} hides Python's own module {name!r}: rename it"
+    if os.path.dirname(path) in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        fix += ", or take its folder out of PYTHONPATH, which a login file may set"
+    return fix
+
+
 def spawned(error: BaseException) -> bool:
     """Return True for an error of MPI_Comm_spawn, as mpi4py raises it."""
     trace, name = error.__traceback__, ""
@@ -120,7 +156,7 @@ def advice(error: BaseException) -> str:
             return fix
     if not module:
         return ""
-    fix = _in_the_way(module.partition(".")[0])
+    fix = _in_the_way(module.partition(".")[0]) or _hides(error)
     if not fix and isinstance(error, ModuleNotFoundError):
         fix = how_to_install(module)
     return fix

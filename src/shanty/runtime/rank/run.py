@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+_BEGAN = time.time()
 _ADVISED = (
     *(ImportError, AttributeError, TypeError, KeyError, ValueError, OSError, RuntimeError),
     OverflowError,
@@ -181,6 +182,9 @@ def _run(words: list[str]) -> None:
         # Perhaps a framework's text around the cause, or no text at all.
         if process is not None and ("\n" in why or why.endswith(": ")):
             why = module.load_part("rank/post_mortem").reason(error)
+        if process is not None:
+            now = module.load_part("rank/post_mortem").changed(error, _BEGAN)
+            why += f"; {now}" if now else ""
         if process is not None and error.__traceback__ is not None:
             trace = error.__traceback__
             while trace.tb_next is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shanty.runtime.rank.post_mortem import advice, reason
+from shanty.runtime.rank.post_mortem import advice, changed, reason
 
 SENTENCE = "HorovodInternalError: The ranks differ:\n  rank 0: x\n  rank 1: y"
 TRACE = (
@@ -100,3 +101,31 @@ def test_of_a_message_that_is_too_long() -> None:
     assert not advised(refused, 2**20)  # another argument is wrong
     assert not advised(OverflowError("math range error"), 2**31, "mine.py")
     assert "the pickled object" in advised(refused, 0, "src/mpi4py/MPI.src/msgpickle.pxi")
+
+
+def test_a_file_that_hides_a_module_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "random.py").write_text("import does_not_exist\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = str(tmp_path / "random.py")
+    try:
+        exec(compile("import does_not_exist", path, "exec"), {})
+    except ModuleNotFoundError as error:
+        found = advice(error)
+    assert found.startswith(f"{path} hides Python's own module 'random': rename it")
+    assert "take its folder out of PYTHONPATH" in found
+
+
+def test_a_script_that_was_changed_while_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("1 / 0\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    try:
+        exec(compile("1 / 0", str(script), "exec"), {})
+    except ZeroDivisionError as error:
+        written = script.stat().st_mtime
+        assert changed(error, written + 1) == ""
+        assert changed(error, written - 1).startswith("train.py was changed after")
