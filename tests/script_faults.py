@@ -238,8 +238,8 @@ SCRIPTS = [
     ScriptFault(
         "MPI_Comm_spawn of more processes than there is room for",
         _MPI + "import sys\nMPI.COMM_SELF.Spawn(sys.executable, args=['-c', ''], maxprocs=64)\n",
-        r"why: MPI started no workers: .*\n  fix: start the workers with the run",
-        "rank 0 …: MPI started no workers; start the workers with the run …",
+        r"why: MPI started no workers: .*\n  fix: start all processes with the run",
+        "rank 0 …: MPI started no workers; start all processes with the run …",
         stalls=False,
         mpi="openmpi5",
     ),

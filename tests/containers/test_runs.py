@@ -43,17 +43,19 @@ def test_files_are_the_callers_and_in_the_workspace(shanty: ContainedShanty) -> 
 
 
 def test_the_image_is_what_is_around_the_ranks(shanty: ContainedShanty) -> None:
-    """Not this machine's files, nor its home, nor its environment; but the caller's cores."""
-    cores = os.sched_getaffinity(0)
+    """Not this machine's files, nor its home, nor its environment; but cores and umask."""
+    cores, mask = os.sched_getaffinity(0), os.umask(0o027)
     os.sched_setaffinity(0, {max(cores)})
     done = shanty.in_container(
         "-n", "1", "-e", "GIVEN=1", "sh", "-c",
-        "grep Cpus_allowed_list /proc/self/status; echo home $HOME; "
+        "grep Cpus_allowed_list /proc/self/status; echo umask $(umask); echo home $HOME; "
         "touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
         "df -k /dev/shm | tail -1",
         env={"LEAKED": "1"},
     )  # fmt: skip
     os.sched_setaffinity(0, cores)
+    os.umask(mask)
+    assert "umask 0027" in done.stdout
     assert f"Cpus_allowed_list:\t{max(cores)}\n" in done.stdout
     assert done.returncode == 0, done.stderr
     assert "written" in done.stdout

@@ -25,6 +25,7 @@ SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)
 PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
 PROCESSORS = "SHANTY_HOST_CPUS"  # the variable with those that a container may use
+UMASK = "SHANTY_HOST_UMASK"  # the variable with the umask that a container is to have, in octal
 _SOCKET_PATH = 104  # bytes; macOS has room for the fewest
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -286,9 +287,18 @@ def cpu_numbers() -> str:
     return ",".join(map(str, sorted(os.sched_getaffinity(0)))) if LINUX else ""
 
 
-def stay_on_given_processors() -> None:
-    """Keeps this process to those that PROCESSORS has; as it was where none of them is there."""
-    numbers = os.environ.pop(PROCESSORS, "")
+def umask() -> int:
+    """Returns the umask of this process."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def continue_host() -> None:
+    """Gives this process in a container the processors and the umask of what started it."""
+    mask, numbers = os.environ.pop(UMASK, ""), os.environ.pop(PROCESSORS, "")
+    if mask:
+        os.umask(int(mask, 8))
     if numbers:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, set(map(int, numbers.split(","))))

@@ -105,7 +105,7 @@ def with_this_host(container: Container) -> Container:
         rdma=os.path.isdir(RDMA),
         unpack=has_to_unpack(container.engine),
         variables=tuple(dict.fromkeys((*container.variables, *here))),
-        environment={**container.environment, **_cores()},
+        environment={**container.environment, **_cores(), platform.UMASK: f"{platform.umask():o}"},
     )
 
 

@@ -104,7 +104,7 @@ def main(argv: List[str]) -> int:
     """Be the node agent of the run whose directory is `argv[0]`."""
     from shanty.runtime.node.node_agent import NodeAgent
 
-    platform.stay_on_given_processors()
+    platform.continue_host()
     run = RunDir(Path(argv[0]))
     plan = read_plan(run)
     if plan is None:

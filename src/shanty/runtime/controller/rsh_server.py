@@ -148,6 +148,18 @@ class RshServer:
         del self._calls[message.number]
         call.end(code if code >= 0 else 128 - code)
 
+    def dropped(self) -> str:
+        """Return the host whose call of ssh is gone here, while its daemon is on; "" for none."""
+        poll, calls = select.poll(), {c.connection.fileno(): c for c in self._calls.values()}
+        for fd in calls:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(0):
+            with contextlib.suppress(ConnectionError):
+                if calls[fd].connection.recv(1, socket.MSG_PEEK):
+                    continue
+            return calls[fd].worker.name
+        return ""
+
     def lost(self, worker: WorkerLink) -> None:
         """A host is gone: its calls end as an ssh whose connection was lost does."""
         for number in [n for n, call in self._calls.items() if call.worker is worker]:

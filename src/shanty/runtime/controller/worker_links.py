@@ -133,7 +133,8 @@ class WorkerLinks:
         killed = self._rsh.killed
         if self._failure is None and killed is not None and not launcher_is_done:
             return _without_daemon(*killed)
-        return self._failure
+        dropped = self._rsh.dropped() if self._failure is None and not launcher_is_done else ""
+        return _without_call(dropped, self._plan.lead.name) if dropped else self._failure
 
     @property
     def all_live(self) -> bool:
@@ -457,6 +458,15 @@ class WorkerLinks:
         for name in sorted(unswept):
             self._actions.event("unswept", host=name)
         self._rsh.close()
+
+
+def _without_call(host: str, lead: str) -> Failure:
+    return Failure(
+        f"the launcher's connection to host {host} was ended on {lead}",
+        "the process there that stands for its ssh (rank.rsh_client) was killed",
+        f"find out from the log of {lead} who ended it (out of memory?); run again",
+        host=lead,
+    )
 
 
 def _without_daemon(host: str, number: int) -> Failure:

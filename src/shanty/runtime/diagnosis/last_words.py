@@ -9,7 +9,10 @@ from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from shanty.runtime.spec import Failure
 
 _LONGEST = 300  # characters of a cause
-_OVERWRITTEN = "memory was overwritten earlier, by C code: valgrind or -fsanitize=address finds it"
+_OVERWRITTEN = (
+    "memory was overwritten earlier, by C code, or by MPI where a buffer is shorter than its "
+    "message: compare counts and types of sends and receives; valgrind finds the place"
+)
 _ABORTED = "it called MPI_Abort"  # also where MPI itself did, after an error
 
 
@@ -47,6 +50,7 @@ _RULES = (
     _Rule(r".*(?:[Tt]oo many open files|[Nn]o space left on device|Disk quota exceeded).*"),
     _Rule(r".*(?:Cannot allocate memory|[Oo]ut of memory|std::bad_alloc).*"),
     _Rule(r"fatal error: .*|.*: command not found$"),
+    _Rule(r"^FATAL: +(.*)", r"\1"),  # Apptainer's
 )
 # What helps where a cause, also an exception, says this.
 _FIXES = (
@@ -57,6 +61,8 @@ _FIXES = (
      "use a smaller batch, or fewer ranks on a GPU"),
     (r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc|ArrayMemoryError",
      "use less memory a rank, fewer ranks a host, or a host with more memory; see also ulimit -v"),
+    (r"Fatal Python error: (?!.*(?:init|Init))",
+     "a C extension has broken the interpreter: PYTHONDEVMODE=1 finds more of it"),
     (r"MPI_ERR_TRUNCATE|[Mm]essage truncated",
      "make the receive buffer as large as the message; ranks may also be at different calls"),
     (r"MPI_ERR_WIN\b.*MPI_THREAD_MULTIPLE", "before the import of MPI: "
@@ -78,6 +84,7 @@ _OF_EVERY_END = re.compile(
 _AFTER_SIGNAL = {
     "SIGXFSZ": "write less, or raise the limit of a file's size: ulimit -f unlimited",
     "SIGXCPU": "raise the limit of CPU time: ulimit -t unlimited",
+    "SIGALRM": "give it a handler (signal.signal), or cancel the timer: signal.alarm(0)",
     "SIGILL": "build it for this host's processor (without -march=native), or on this host",
     "SIGSYS": "allow that system call in the container's seccomp profile, or run outside of it",
 }

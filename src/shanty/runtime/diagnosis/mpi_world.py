@@ -579,7 +579,10 @@ def _lost_another(rank: Rank) -> bool:
 
 _OF_ARGUMENTS = "MPI_ERR_TRUNCATE|[Mm]essage truncated"
 _LIBRARY = ("mapped", "loading", "linked")  # events about the libmpi of a process
-_SPAWN_LESS = "start the workers with the run: `shanty run -n 4 -m mpi4py.futures script.py`"
+_SPAWN_LESS = (
+    "start all processes with the run (-n); workers of mpi4py.futures: "
+    "`shanty run -n 4 -m mpi4py.futures script.py`"
+)
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _DAMAGE = ("SIGABRT", "SIGBUS", "SIGSEGV")  # as of memory behind a buffer
 _COMMUNICATES = r"\.I?([aA]ll|[bB]cast|[gG]ather|[rR]educe|[rR]ecv|[sS]catter|[sS]end)\w*\("

@@ -155,6 +155,8 @@ class Standing:
     def doing(self, ranks: Mapping[Tuple[str, int], int]) -> str:
         """Returns what it does when it is not in MPI; `ranks` are by (host, pid)."""
         at = f" in {self.place}" if self.place else ""
+        if self.place.startswith("_wait_for_cell "):
+            return "through with this cell of the notebook"
         if self.thread:
             return f"at the end of its script, waiting for a thread in {self.thread}"
         if self.state.lock:

@@ -66,7 +66,7 @@ def main(argv: List[str]) -> int:
     if run.agents.exists():  # so that a key which has served its run starts nothing any more
         print(f"shanty: run {run.id} has had its node agent on this host", file=sys.stderr)
         return 1
-    platform.stay_on_given_processors()
+    platform.continue_host()
     sink = os.dup(1)
     os.dup2(2, 1)  # nothing but messages may get into the channel
     channel = Channel(os.dup(0), sink)

@@ -50,3 +50,15 @@ def test_other_daemons_are_started_as_they_are() -> None:
     plain = 'export X; /q/bin/prted --prtemca ess "env" --prtemca y 1'
     assert daemon_of(("lab1", "172.17.0.1")) == plain  # docker's address is no name
     assert daemon_of(("lab1", "ubuntu"), "mpich") == plain
+
+
+def test_a_call_whose_process_was_killed_is_noticed() -> None:
+    server = RshServer(lambda _name: None, plan_of(2))
+    ours, theirs = socket.socketpair()
+    worker = cast(WorkerLink, SimpleNamespace(name="lab1"))
+    outputs = os.pipe()
+    server._calls[1] = _Call(worker, ours, outputs, "orted")
+    assert server.dropped() == ""
+    theirs.close()
+    assert server.dropped() == "lab1"
+    server.close()
