@@ -147,7 +147,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
     slots = sum(host.slots for host in hosts)
     cpus = job.cpus_per_rank
     room = sum(host.slots // (cpus or 1) for host in hosts)
-    if not room and max(node.cores for node in nodes if node.slots) >= (cpus or 1):
+    if not room and max((node.cores for node in nodes if node.slots), default=0) >= (cpus or 1):
         room = 1  # slots may be fewer than cores, as where they are GPUs
     ranks = job.ranks
     if job.ranks_per_host is not None:
