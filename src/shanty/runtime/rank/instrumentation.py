@@ -235,7 +235,8 @@ class RankProcess:
         """Reports that the rank ended well; the last of the exit handlers."""
         import mpi4py
 
-        if self.in_mpi and os.environ.get("SHANTY_FAILING"):  # its world goes on without it
+        # The world of an elastic run goes on without it.
+        if self.in_mpi and not self.failing and os.environ.get("SHANTY_FAILING"):
             load_part("rank/ending").leave(0)
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
             self.tell("leaving")
