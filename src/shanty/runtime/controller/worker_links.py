@@ -466,6 +466,7 @@ def _without_call(host: str, lead: str) -> Failure:
         "the process there that stands for its ssh (rank.rsh_client) was killed",
         f"find out from the log of {lead} who ended it (out of memory?); run again",
         host=lead,
+        cause=HOST,
     )
 
 
