@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
-# The messages of ssh where the network is at fault.
 # An error of shanty's own, at the end of a traceback.
 _ERROR = re.compile(
     r"^shanty\.runtime\.errors\.\w+: (.*)(?:\n  why: (.*))?(?:\n  fix: (.*))?\Z", re.MULTILINE
 )
+# The messages of ssh where the network is at fault.
 _CUT = re.compile(r"Broken pipe|reset by peer|timed out|Timeout, server|No route|unreachable")
 _OF_SSH = 255  # the exit code of an ssh that failed itself
 _REAPING = 6.0  # seconds to end what a killed node agent left behind
@@ -333,7 +333,7 @@ class WorkerLinks:
             return Failure(
                 f"the connection to host {worker.name} was lost",
                 f"its process on {self._plan.lead.name} was ended by {signal_name(-code)}",
-                "find out from the log of that host who ended it; run again",
+                f"find out from the log of {self._plan.lead.name} who ended it; run again",
                 host=worker.name,
                 cause=HOST,
             )

@@ -431,7 +431,7 @@ class MpiWorld:
         return [r for r in self.ranks.values() if r.ended and r.code == 0 and self._left(r)]
 
     def silent_leavers(self) -> Sequence[Rank]:
-        """The compiled programs that ended with 0: whether they called MPI_Finalize is unknown."""
+        """The ranks that ended with 0 and never reported MPI, as compiled programs do not."""
         return [r for r in self.ranks.values() if r.code == 0 and r.joined is None]
 
     def left_early(self, rank: Rank) -> Failure:
