@@ -39,7 +39,7 @@ SHARING = frozenset(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file is for one worker of pytest-xdist, since its tests share a lab."""
-    thin(items, Path(__file__).parent, every=4)
+    thin(items, Path(__file__).parent, every=6)
     for item in items:
         if item.path.parent == Path(__file__).parent:
             name = "slurm" if "slurm" in item.path.stem else item.path.stem  # they share a cluster

@@ -109,14 +109,14 @@ PLAIN, TWO = pytest.mark.xdist_group("plain"), pytest.mark.xdist_group("two")
 
 
 @PLAIN
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", of_lab("plain"), ids=lambda fault: fault.name)
 def test_a_fault_is_named(plain: World, fault: Fault) -> None:
     named(plain, fault)
 
 
 @TWO
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", of_lab("two"), ids=lambda fault: fault.name)
 def test_a_fault_of_two_networks_is_named(two: World, fault: Fault) -> None:
     named(two, fault)

@@ -53,7 +53,7 @@ def is_on(site: Site, before: set[Path]) -> bool:
     )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("on_mpi", MPIS)
 @pytest.mark.parametrize("fault", RUNNING, ids=lambda fault: fault.name)
 def test_a_fault_of_a_run(site: Site, world: World, fault: RunningFault, on_mpi: str) -> None:

@@ -59,7 +59,7 @@ def said(out: str) -> list[str]:
     return sorted(line for line in out.splitlines() if "[Gloo]" not in line)
 
 
-@pytest.mark.sampled(6)  # it takes 2 GB to the hosts
+@pytest.mark.sampled(12)  # it takes 2 GB to the hosts
 def test_jax(site: Site, jax: Path, flavour: str) -> None:
     where = ["--on", "lab", "--mpi", flavour, "--python", jax]
     done = site("run", "-q", *where, "-n", "3", "--ppn", "1", "jax_training.py", timeout=200)
@@ -67,7 +67,7 @@ def test_jax(site: Site, jax: Path, flavour: str) -> None:
     assert said(done.stdout) == [f"[{rank}] ok {rank} of 3" for rank in range(3)]
 
 
-@pytest.mark.sampled(6)  # it takes 2 GB to the hosts
+@pytest.mark.sampled(12)  # it takes 2 GB to the hosts
 def test_a_users_line(site: Site, jax: Path, flavour: str) -> None:
     """Which host a rank is on is for the launcher to say; rank 0's is known."""
     line = ["mpirun", "-np", "2", "bash", "-c", "python jax_training.py; true"]
@@ -90,7 +90,7 @@ def test_each_rank_has_an_address_of_its_host(
     assert len({own for _, _, own in places}) == len(places)
 
 
-@pytest.mark.sampled(6)  # it takes 2 GB to the hosts
+@pytest.mark.sampled(12)  # it takes 2 GB to the hosts
 def test_hosts_whose_names_mean_themselves(jax: Path, tmp_path: Path) -> None:
     """As Debian has it: a host's own name is 127.0.1.1, where no other one finds it."""
     (tmp_path / "home").mkdir()

@@ -154,6 +154,7 @@ def test_preempted(site: SlurmSite) -> None:
     assert "was preempted" in why(found)
 
 
+@pytest.mark.sampled(12)  # it waits for Slurm's own minute
 def test_preempted_and_queued_again(site: SlurmSite) -> None:
     whole = site(*site.on, "-q", "-n", "2", "--nodes", "2", "elastic.py", "0")
     assert whole.returncode == 0, whole.stderr

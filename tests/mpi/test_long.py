@@ -17,7 +17,7 @@ FEW = {"HOROVOD_CACHE_CAPACITY": "16"}  # names that are remembered; the others 
 MINUTES = [pytest.mark.slow, LONG, pytest.mark.timeout(600)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 500), pytest.param(4, 10_000, marks=MINUTES)])
 @pytest.mark.parametrize(
     ("framework", "script"), [("torch", "hvd_long"), ("distributed", "torch_long")]

@@ -229,7 +229,7 @@ def labs(shanty: Shanty, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title.replace(" ", "-"))
 def test_every_command_does_what_is_said(
     workspace: Shanty, section: Section, request: pytest.FixtureRequest

@@ -10,7 +10,7 @@ import environments
 from script_faults import SCRIPTS, ScriptFault
 from shanty.runtime.errors import STALL_EXIT
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.parametrize("fault", SCRIPTS, ids=lambda fault: fault.title)
