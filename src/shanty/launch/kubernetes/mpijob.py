@@ -18,7 +18,7 @@ from shanty.launch.kubernetes.mpijob_fields import VERSIONS, check
 from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
-from shanty.launch.kubernetes.variables import Variables
+from shanty.launch.kubernetes.variables import IDENTIFIER, Variables
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.resolve import LAUNCHERS
 from shanty.runtime.spec import Raw
@@ -393,8 +393,9 @@ def _union(
             for known in (plain, kept, lacking):
                 known.pop(name, None)
         plain |= one.plain
-        # A manifest cannot set what shanty sets.
+        # A manifest cannot set what shanty sets. The shell of pods loses names as `log.level`.
         own = [name for name in one.kept if name == "HOME" or name.startswith("SHANTY_")]
+        own += [name for name in one.kept if not IDENTIFIER.fullmatch(name)]
         unset = one.lacking if not cluster else {name: one.lacking[name] for name in own}
         kept |= {name: entry for name, entry in one.kept.items() if name not in unset}
         lacking |= {name: why for name, why in unset.items() if name not in one.given}
