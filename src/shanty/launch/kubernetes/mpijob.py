@@ -181,7 +181,9 @@ def manifest_of(
     }
     if policy.get("activeDeadlineSeconds") == 0:
         what = "invalid spec.runPolicy.activeDeadlineSeconds: 0"
-        raise UsageError(what, "it leaves the run no time", "leave it out for a run without a limit")
+        raise UsageError(
+            what, "it leaves the run no time", "leave it out for a run without a limit"
+        )
     if policy.get("activeDeadlineSeconds"):
         given["time_limit"] = float(policy["activeDeadlineSeconds"])
     scheduling = policy.get("schedulingPolicy") or {}
