@@ -87,6 +87,32 @@ def test_a_secret_that_is_missing(kube: Kube) -> None:
     assert f"kubectl describe pod shanty-{kube.last.id}" in done.stderr
 
 
+MISSING = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "nobody", "key": "k"}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "container", "said"),
+    [
+        ("initContainers", {"command": ["sh", "-c", "echo no data here; exit 3"]},
+         ("its init container other failed", "it ended with 3")),
+        ("initContainers", {"image": "localhost:1/none:1"}, ("cannot be pulled for pod",)),
+        ("containers", {"command": ["sleep", "60"], "env": [MISSING]},
+         ("its container other cannot be configured", 'secret "nobody" not found; needed by KEY')),
+    ],
+)  # fmt: skip
+def test_a_container_beside_the_runs(
+    kube: Kube, kind: str, container: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    """The run does not begin without it, and its error names it."""
+    other = {"name": "other", "image": kube.image, **container}
+    (kube.shanty.folder / "patch.yaml").write_text(
+        json.dumps({"spec": {"template": {"spec": {kind: [other]}}}})
+    )
+    done = kube("-n", "1", "--k8s-patch", "patch.yaml", "hello.py")
+    assert done.returncode == LAUNCH, done.stderr
+    assert all(each in done.stderr for each in said), done.stderr
+
+
 def test_a_quota(kube: Kube) -> None:
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}}
     with admins(kube, "resourcequotas", quota):

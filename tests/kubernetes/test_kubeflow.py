@@ -88,7 +88,7 @@ def test_somebodys_mpijob_without_the_operator(kube: Kube, flavour: str, version
 
 
 SHOW = (
-    "import os, sys; names = 'KEY', 'POD', 'WHO', 'PLAIN'; "
+    "import os, sys; names = 'KEY', 'POD', 'WHO', 'PLAIN', 'ROOM'; "
     "print('seen', [os.environ.get(name) for name in names], sys.argv[1:], "
     "open('/data/first').read().strip(), flush=True)"
 )
@@ -102,6 +102,7 @@ def test_what_a_manifest_leaves_to_the_cluster(kube: Kube, admin: Cluster) -> No
         {"kind": "ConfigMap", "metadata": {"name": "test-teams"}, "data": {"TEAM": "blue"}},
     ]
     mount = {"name": "data", "mountPath": "/data"}
+    room = {"containerName": "worker", "resource": "limits.memory", "divisor": "1Mi"}
     own = {"image": kube.image, "imagePullPolicy": "IfNotPresent"}
     launcher = {
         **own, "name": "launcher", "command": ["mpirun", "-np", "2", "python3", "-c", SHOW],
@@ -111,11 +112,13 @@ def test_what_a_manifest_leaves_to_the_cluster(kube: Kube, admin: Cluster) -> No
     worker = {
         **own, "name": "worker", "volumeMounts": [mount],
         "readinessProbe": {"tcpSocket": {"port": 2222}},
+        "resources": {"limits": {"memory": "256Mi"}},
         "envFrom": [{"configMapRef": {"name": "test-teams"}}],
         "env": [
             {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "WHO", "value": "$(TEAM) on $(POD) $$(POD)"},
             {"name": "PLAIN", "value": "$$(POD)"},
+            {"name": "ROOM", "valueFrom": {"resourceFieldRef": room}},
         ],
     }  # fmt: skip
     first = {**own, "name": "first", "command": ["sh", "-c", "echo made > /data/first"],
@@ -142,7 +145,7 @@ def test_what_a_manifest_leaves_to_the_cluster(kube: Kube, admin: Cluster) -> No
             name = line.partition(" on ")[2].partition(" ")[0]
             assert name.startswith(f"shanty-{kube.last.id}")
             assert line == (
-                f"[{rank}] seen ['s3 $(X)', '{name}', 'blue on {name} $(POD)', '$(POD)'] "
+                f"[{rank}] seen ['s3 $(X)', '{name}', 'blue on {name} $(POD)', '$(POD)', '256'] "
                 "['s3 $(X)', '$(KEY)', \"$(NO) it's\"] made"
             )
         for named in ("backoffLimit: --retries", "readinessProbe", "ConfigMap test-teams: it is"):

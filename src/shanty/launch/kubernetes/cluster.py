@@ -444,6 +444,9 @@ def _refused(status: int, body: bytes | str, place: str) -> ApiError:
         fix += "it, or choose another namespace"
     elif status == 404:
         what, fix = "the cluster does not have it", "see whether it was deleted"
+    elif status == 422:
+        what = "the cluster does not accept an object of the run"
+        fix = "correct what the message names in the options, the manifest or --k8s-patch"
     else:
         what, fix = f"the cluster refuses a request (HTTP {status})", ""
     return ApiError(what, message, fix, status, reason)

@@ -18,7 +18,7 @@ from shanty.launch.kubernetes.mpijob_fields import VERSIONS, check
 from shanty.launch.kubernetes.objects import GPU, documents_of
 from shanty.launch.kubernetes.pod_exec import CONTAINER
 from shanty.launch.kubernetes.shortfall import quantity
-from shanty.launch.kubernetes.variables import Variables
+from shanty.launch.kubernetes.variables import IDENTIFIER, Variables
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.resolve import LAUNCHERS
 from shanty.runtime.spec import Raw
@@ -28,6 +28,7 @@ Object = Mapping[str, Any]
 _REPLICAS = "spec.mpiReplicaSpecs"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_DEFAULT = "kubectl.kubernetes.io/default-container"
 # Flyte's program ends with 0 where a task fails, since its backend reads an error file.
 _FLYTE = "pyflyte-execute"
 _FLYTES_FETCHER = "pyflyte-fast-execute"  # gets the code, and starts the launcher's line
@@ -178,6 +179,11 @@ def manifest_of(
         "k8s_patch": json.dumps(_patch(job, worker, launcher, kept)),
         **_resources(worker, slots),
     }
+    if policy.get("activeDeadlineSeconds") == 0:
+        what = "invalid spec.runPolicy.activeDeadlineSeconds: 0"
+        raise UsageError(
+            what, "it leaves the run no time", "leave it out for a run without a limit"
+        )
     if policy.get("activeDeadlineSeconds"):
         given["time_limit"] = float(policy["activeDeadlineSeconds"])
     scheduling = policy.get("schedulingPolicy") or {}
@@ -209,6 +215,7 @@ class _Pod:
     path: str
     main: Object
     main_path: str
+    names: Mapping[str, str]  # of containers, and what they are called in a run's pods
 
     @classmethod
     def of(cls, replicas: Object, role: str, name: str) -> _Pod:
@@ -217,9 +224,12 @@ class _Pod:
         containers = (template.get("spec") or {}).get("containers")
         if not containers:
             raise UsageError(f"{path}.spec.containers is missing")
-        names = [one.get("name") for one in containers]
-        number = names.index(name) if name in names else 0
-        return cls(template, path, containers[number], f"{path}.spec.containers[{number}]")
+        called = [one.get("name") for one in containers]
+        number = called.index(name) if name in called else 0
+        names = {CONTAINER: f"{CONTAINER}-own", called[number]: CONTAINER}
+        template = {**template, "spec": _renamed(template["spec"], names)}
+        main = template["spec"]["containers"][number]
+        return cls(template, path, main, f"{path}.spec.containers[{number}]", names)
 
     @property
     def spec(self) -> Object:
@@ -234,6 +244,27 @@ class _Pod:
     def runs_sshd(self) -> bool:
         words = [*(self.main.get("command") or ()), *(self.main.get("args") or ())]
         return not words or Path(words[0]).name == "sshd"
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A part of a pod whose references to containers are to their names in a run's pods."""
+    if isinstance(value, list):
+        return [_renamed(one, names) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: names.get(one, one) if key == "containerName" and isinstance(one, str)
+        else _renamed(one, names)
+        for key, one in value.items()
+    }  # fmt: skip
+
+
+def _mark(key: str, value: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """An annotation of a pod, which may have the name of a container in its key or value."""
+    kind, slash, name = key.partition("/")
+    if kind.startswith("container."):
+        key = f"{kind}{slash}{names.get(name, name)}"
+    return key, names.get(value, value) if key == _DEFAULT else value
 
 
 class _Ignored:
@@ -364,8 +395,9 @@ def _union(
             for known in (plain, kept, lacking):
                 known.pop(name, None)
         plain |= one.plain
-        # A manifest cannot set what shanty sets.
+        # A manifest cannot set what shanty sets. The shell of pods loses names as `log.level`.
         own = [name for name in one.kept if name == "HOME" or name.startswith("SHANTY_")]
+        own += [name for name in one.kept if not IDENTIFIER.fullmatch(name)]
         unset = one.lacking if not cluster else {name: one.lacking[name] for name in own}
         kept |= {name: entry for name, entry in one.kept.items() if name not in unset}
         lacking |= {name: why for name, why in unset.items() if name not in one.given}
@@ -437,11 +469,14 @@ def _patch(job: Object, worker: _Pod, launcher: _Pod, kept: list[Object]) -> dic
         spec["automountServiceAccountToken"] = True
     spec |= {key: value for key, value in worker.spec.items() if key not in _NOT_OF_PODS}
     taken = [
-        {**one, "name": f"{CONTAINER}-own"} if one.get("name") == CONTAINER else one
+        {**one, "name": worker.names.get(str(one.get("name")), one.get("name"))}
         for one in worker.others
     ]
     pod: dict[str, Any] = {"spec": {**spec, "containers": [its, *taken]}}
     of_pods, of_job = _described(worker.template), _described(job)
     if of_pods:
         pod["metadata"] = of_pods
+        if "annotations" in of_pods:
+            marks = of_pods["annotations"].items()
+            of_pods["annotations"] = dict(_mark(key, one, worker.names) for key, one in marks)
     return {"spec": {"template": pod}, **({"metadata": of_job} if of_job else {})}

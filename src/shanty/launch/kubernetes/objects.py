@@ -107,7 +107,7 @@ def _with_name(job: Object) -> Object:
     """
     main = _main_of(job)
     mounts = main.get("volumeMounts") or []
-    if _uid_of(job) and all(one["mountPath"] != _PASSWD for one in mounts):
+    if _id_of(job, "runAsUser") and all(one["mountPath"] != _PASSWD for one in mounts):
         mount = {"name": START_VOLUME, "mountPath": _PASSWD, "subPath": "passwd"}
         main["volumeMounts"] = [*mounts, mount]
     return job
@@ -119,12 +119,12 @@ def _main_of(job: Object) -> Object:
     return next(one for one in containers if one["name"] == CONTAINER)
 
 
-def _uid_of(job: Object) -> int:
-    """The user id that a Job gives to the run's container; 0 where it gives none."""
+def _id_of(job: Object, key: str) -> int:
+    """The user or group id that a Job gives to the run's container; 0 where it gives none."""
     for one in _main_of(job), job["spec"]["template"]["spec"]:
-        uid = (one.get("securityContext") or {}).get("runAsUser")
-        if uid is not None:
-            return int(uid)
+        found = (one.get("securityContext") or {}).get(key)
+        if found is not None:
+            return int(found)
     return 0
 
 
@@ -241,8 +241,8 @@ def owned_of(run: str, owner: Object) -> list[Object]:
         "ownerReferences": [reference],
     }
     program = Path(kubernetes.__path__[0], "pod.py").read_text(encoding="utf-8")
-    uid = _uid_of(owner)
-    names = f"root:x:0:0:root:/root:/bin/sh\nuser{uid}:x:{uid}:0::{USER_HOME}:/bin/sh\n"
+    uid, gid = _id_of(owner, "runAsUser"), _id_of(owner, "runAsGroup")
+    names = f"root:x:0:0:root:/root:/bin/sh\nuser{uid}:x:{uid}:{gid}::{USER_HOME}:/bin/sh\n"
     data = {"pod.py": program, **({"passwd": names} if uid else {})}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
     key = {"apiVersion": "v1", "kind": "Secret", "stringData": {"key": secrets.token_hex(32)}}

@@ -20,20 +20,26 @@ Object = Mapping[str, Any]
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
 _NO_IMAGE = re.compile(r"not found|manifest unknown|does not exist", re.IGNORECASE)
 _NO_LOGIN = re.compile(r"unauthorized|denied|forbidden|authentication|no basic auth", re.IGNORECASE)
-# A reason that a container waits for, and what it means; `{image}` and `{message}` are put in.
+_CORRECT = "correct what the message names in the manifest or --k8s-patch"
+# A reason that a container waits for, and what it means; `{image}` and `{container}` are put in.
 _WAITING = {
     "InvalidImageName": ("invalid image name: {image}", "see --image"),
     "ErrImageNeverPull": (
         "the node does not have the image {image}, and may not pull it",
         "load the image into the nodes, or set another imagePullPolicy by --k8s-patch",
     ),
-    "CreateContainerConfigError": (
-        "its container cannot be configured",
-        "make in the namespace what the message names, or see --k8s-patch or the manifest",
-    ),
-    "CreateContainerError": ("its container cannot be made", ""),
-    "RunContainerError": ("its container cannot be started", ""),
+    "CreateContainerConfigError": ("its {container} cannot be configured", _CORRECT),
+    "CreateContainerError": ("its {container} cannot be made", _CORRECT),
+    "RunContainerError": ("its {container} cannot be started", _CORRECT),
 }
+# A Secret or ConfigMap that is missing, or lacks a key: its name, the key.
+_MISSING = re.compile(
+    r"(?:secret|configmap) \"(?P<name>[^\"]+)\" not found"
+    r"|find key (?P<key>\S+) in (?:secret|configmap) [^/ ]*/(?P<of>\S+)",
+    re.IGNORECASE,
+)
+_PREPARED = ("ContainerCreating", "PodInitializing")  # what pods wait for at their start
+_LIMIT = re.compile(r"exceeds the (total )?limit|ephemeral.storage", re.IGNORECASE)
 # Why a pod is ended: by the reason that Kubernetes gives, what it means, what to do, and the cause.
 _PREEMPTION = (
     "was preempted: a pod with a higher priority took its place",
@@ -77,7 +83,7 @@ _ENDED = {
 class Trouble:
     """Why a pod cannot start, or has ended; `final` where it will not get better by itself.
 
-    `cause` is that of `Failure`.
+    `cause` is that of `Failure`; `container` is the init container that failed.
     """
 
     pod: str
@@ -86,6 +92,7 @@ class Trouble:
     fix: str = ""
     final: bool = True
     cause: str = ""
+    container: str = ""
 
     @property
     def error(self) -> LaunchError:
@@ -110,17 +117,29 @@ def trouble(pod: Object) -> Trouble | None:
     if status.get("phase") == "Failed" and status.get("reason"):
         message = status.get("message", "")
         return Trouble(name, f"pod {name}{place} failed ({status['reason']})", message)
-    for container in status.get("containerStatuses", ()):
-        found = _of_container(name, place, container)
-        if found is not None and container["name"] == CONTAINER:
+    every, first = status.get("containerStatuses", ()), status.get("initContainerStatuses", ())
+    for container in (one for one in every if one["name"] == CONTAINER):
+        found = _of_container(pod, name, place, container)
+        if found is not None:
             return found
+    others = [one for one in every if one["name"] != CONTAINER]
+    for kind, each in (("init container", first), ("container", others)):
+        for container in each:
+            found = _of_waiting(pod, name, place, container, f"{kind} {container['name']}")
+            if found is not None:
+                return found
     if pod["metadata"].get("deletionTimestamp"):
         return deleted(name, place)
-    for container in status.get("initContainerStatuses", ()):
-        code = (container.get("state", {}).get("terminated") or {}).get("exitCode", 0)
-        if code and status.get("phase") == "Failed":
-            what = f"pod {name}{place}: its init container {container['name']} failed"
-            return Trouble(name, what, f"it ended with {code}", "see --k8s-patch, or the manifest")
+    for container in first:
+        ended, its = container.get("state", {}).get("terminated") or {}, container["name"]
+        if ended.get("exitCode") and status.get("phase") == "Failed":
+            why = f"it ended with {ended['exitCode']}"
+            why += " (OOMKilled)" if ended.get("reason") == "OOMKilled" else ""
+            why = ": ".join(filter(None, [why, str(ended.get("message") or "").strip()]))
+            fix = "correct it in the manifest or --k8s-patch; for its output, run again with "
+            fix += f"--keep and read kubectl logs POD -c {its}"
+            what = f"pod {name}{place}: its init container {its} failed"
+            return Trouble(name, what, why, fix, container=its)
     if status.get("phase") in ("Failed", "Succeeded"):
         return Trouble(name, f"pod {name}{place} has ended", "nothing of the run was in it")
     return None
@@ -139,12 +158,19 @@ def deleted(name: str, place: str = "") -> Trouble:
 
 def _ended(name: str, place: str, reason: str, message: str) -> Trouble:
     what, fix, cause = _ENDED.get(reason, (f"was ended ({reason})", "", ""))
+    if reason == "Evicted" and _LIMIT.search(message):
+        fix = (
+            "write less, or raise the limit in the manifest or --k8s-patch (a volume's sizeLimit, "
+        )
+        fix += "a container's ephemeral-storage)"
     return Trouble(name, f"pod {name}{place} {what}", message, fix, cause=cause)
 
 
-def _of_container(name: str, place: str, container: Object) -> Trouble | None:
-    state, image = container.get("state", {}), container.get("image", "")
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+def _of_waiting(
+    pod: Object, name: str, place: str, container: Object, title: str
+) -> Trouble | None:
+    """Why a container waits, if it does so for something that is wrong."""
+    waiting, image = container.get("state", {}).get("waiting") or {}, container.get("image", "")
     reason, message = waiting.get("reason", ""), str(waiting.get("message", ""))
     if reason in _PULLS:
         return _pull(name, place, image, reason, message)
@@ -152,7 +178,37 @@ def _of_container(name: str, place: str, container: Object) -> Trouble | None:
         what, fix = _WAITING[reason]
         if "runAsNonRoot" in message:
             fix = "give the ranks another user: --uid 1000"
-        return Trouble(name, f"pod {name}{place}: {what.format(image=image)}", message, fix)
+        if found := _MISSING.search(message):
+            users = _users_of(pod, found["name"] or found["of"], found["key"])
+            message += f"; needed by {users}" if users else ""
+            fix = "create it in the run's namespace, correct its name in the manifest or "
+            fix += "--k8s-patch, or mark it as optional there"
+        what = what.format(image=image, container=title)
+        return Trouble(name, f"pod {name}{place}: {what}", message, fix)
+    return None
+
+
+def _users_of(pod: Object, name: str, key: str | None) -> str:
+    """The variables of a pod that a Secret or ConfigMap, or a key of it, gives."""
+    spec, names = pod.get("spec", {}), []
+    for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+        for one in container.get("env") or ():
+            origin = one.get("valueFrom") or {}
+            its = origin.get("secretKeyRef") or origin.get("configMapKeyRef") or {}
+            if its.get("name") == name and key in (None, its.get("key")):
+                names.append(one["name"])
+        for one in container.get("envFrom") or () if key is None else ():
+            if (one.get("secretRef") or one.get("configMapRef") or {}).get("name") == name:
+                names.append("envFrom")
+    return ", ".join(dict.fromkeys(names))
+
+
+def _of_container(pod: Object, name: str, place: str, container: Object) -> Trouble | None:
+    found = _of_waiting(pod, name, place, container, "container")
+    if found is not None:
+        return found
+    image = container.get("image", "")
+    ended = container.get("state", {}).get("terminated") or {}
     if ended.get("reason") == "OOMKilled":
         return Trouble(
             name,
@@ -232,10 +288,15 @@ def unschedulable(pod: Object) -> str:
     return ""
 
 
-def fix_of(message: str) -> str:
-    """What to do where the scheduler finds no node, by its words."""
-    if "persistentvolumeclaim" in message:
-        return "see --mount pvc:NAME:… and kubectl get pvc"
+def fix_of(message: str, pod: Object | None = None) -> str:
+    """What to do where the scheduler finds no node for a pod, by its words."""
+    if "persistentvolumeclaim" in message.lower():
+        volumes = (pod or {}).get("spec", {}).get("volumes", ())
+        claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes
+                  if one.get("persistentVolumeClaim")]  # fmt: skip
+        if "unbound" in message and claims:
+            return f"a claim has no volume yet: kubectl describe pvc {' '.join(claims)} says why"
+        return "check --mount pvc:NAME:… or the manifest, and kubectl get pvc"
     if "node selector" in message or "node affinity" in message:
         return "see --node-selector, and the nodes' labels"
     if re.search(r"node\.kubernetes\.io/(unreachable|not-ready)|node\(s\) were not ready", message):
@@ -267,17 +328,24 @@ def waits(pod: Object, warned: str = "") -> str:
         return f"no node for it: {said}"
     if not pod.get("spec", {}).get("nodeName"):
         return "not scheduled yet"
+    for container in pod.get("status", {}).get("initContainerStatuses", ()):
+        state = container.get("state", {})
+        reason = (state.get("waiting") or {}).get("reason", "")
+        if "running" in state and not container.get("started"):
+            reason = "runs"
+        if reason and reason not in _PREPARED:
+            return f"its init container {container['name']}: {reason}"
     for container in pod.get("status", {}).get("containerStatuses", ()):
         reason = (container.get("state", {}).get("waiting") or {}).get("reason", "")
-        if reason and reason != "ContainerCreating":
+        if reason and reason not in _PREPARED:
             return str(reason)
     node = pod["spec"]["nodeName"]
     return f"node {node}: {warned}" if warned else f"node {node} gets its image and starts it"
 
 
 def is_running(pod: Object) -> bool:
-    """True for a pod whose container runs, and that nobody deletes."""
+    """True for a pod whose containers have all started, and that nobody deletes."""
     status = pod.get("status", {})
     mine = [one for one in status.get("containerStatuses", ()) if one["name"] == CONTAINER]
-    runs = bool(mine) and "running" in mine[0].get("state", {})
+    runs = bool(mine) and "running" in mine[0].get("state", {}) and status.get("phase") == "Running"
     return runs and bool(status.get("podIP")) and not pod["metadata"].get("deletionTimestamp")

@@ -17,7 +17,7 @@ from shanty.runtime.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _OF_SERVICES = re.compile(r"[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def expanded(text: str, value_of: Callable[[str], str | None], *, again: bool = False) -> str:
@@ -115,7 +115,7 @@ class Variables:
         line, at = "", 0
         for found in _REFERENCE.finditer(word):
             name = found[1] or ""
-            if self._may_come(name) and _IDENTIFIER.fullmatch(name):
+            if self._may_come(name) and IDENTIFIER.fullmatch(name):
                 line += self._literal(word[at : found.start()]) + f'"${{{name}}}"'
                 at = found.end()
         return line + (self._literal(word[at:]) if line else shlex.quote(self._final(word)))

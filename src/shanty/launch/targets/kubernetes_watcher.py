@@ -198,7 +198,7 @@ class Watcher:
             now, pods = time.monotonic(), self.pods.pods
             ended = self.pods.end_of(*pods)
             if ended is not None:
-                raise ended.error
+                raise self._with_output(ended).error
             if self.pods.error is not None:
                 raise self.pods.error
             waiting = [pod for pod in pods.values() if not pod_trouble.is_running(pod)]
@@ -267,10 +267,14 @@ class Watcher:
             return LaunchError(what, "the cluster has not made the others", "see its Job's events")
         pod = waiting[0]
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
+        trouble = self.pods.trouble_of(name)  # that may pass
+        if trouble is not None:
+            return LaunchError(what, f"{trouble.what}: {trouble.why}", trouble.fix)
         if node:
             why = self._word_on_pod(pod) or f"{name}: {pod_trouble.waits(pod)}"
             fix = f"look at the pod and its node: kubectl describe pod {name}; kubectl describe "
-            return LaunchError(what, why, f"{fix}node {node}")
+            longer = "; it may need longer: --schedule-timeout"
+            return LaunchError(what, why, f"{fix}node {node}{longer}")
         why = pod_trouble.waits(pod)
         with contextlib.suppress(ApiError, UnreachableError, ValueError, KeyError):
             from shanty.launch.kubernetes.shortfall import described
@@ -279,7 +283,18 @@ class Watcher:
             others = self.cluster.call("GET", "/api/v1/pods")["items"]
             why = described(pod, nodes, others) or why
         why = f"{name}: {why}"
-        return LaunchError(what, why, pod_trouble.fix_of(why))
+        return LaunchError(what, why, pod_trouble.fix_of(why, pod))
+
+    def _with_output(self, trouble: pod_trouble.Trouble) -> pod_trouble.Trouble:
+        """The end of an init container with its last lines, where we may read its log."""
+        if not trouble.container:
+            return trouble
+        path = f"{self.cluster.path('pods', trouble.pod)}/log?container={trouble.container}"
+        said = ""
+        with contextlib.suppress(ApiError, UnreachableError):
+            said = b"".join(self.cluster.stream(f"{path}&tailLines=5")).decode(errors="replace")
+        lines = " / ".join(filter(None, map(str.strip, said.splitlines())))
+        return replace(trouble, why=f"{trouble.why}: {lines}") if lines else trouble
 
     def _told_by_pods(self, hosts: list[Host], error: ShantyError) -> ShantyError:
         """Why the pods could not be prepared, if Kubernetes says so."""

@@ -247,6 +247,9 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
         code = "disk-full" if full else "home-readonly"
         code = "inodes-full" if "inodes" in error.text else code
         return code, what, "free some space there, or make the folder writable"
+    if error.kind == "silent" and host.pod:
+        what = "a command in it does not answer: its node may be overloaded or frozen"
+        return "host-silent", what, f"check its node: kubectl describe pod {host.name}"
     if error.kind == "silent":
         what = "it accepted the connection and then was silent"
         return "host-silent", what, "check whether a login works"

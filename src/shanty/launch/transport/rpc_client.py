@@ -50,6 +50,7 @@ _TRYING = 8.0  # seconds for a Python on PATH to print its version
 _LOGIN = 5.0  # seconds in which a login usually runs a command
 _NOTICE = 9.0  # seconds of silence that are reported to the user
 _READING = 10.0  # seconds for a Python that runs to read its program
+_BUSY = 60.0  # the same where no login file can take the program away: a busy node, a slow link
 _PARTING = 2.0  # seconds for a silent login to react to the end of its input
 _LAST_WORDS = 1.0  # seconds for what a command that ends has printed to arrive
 _LOST_OUTPUT = ("Bad file descriptor", "write error")  # as shells and Python say it
@@ -352,10 +353,12 @@ class RpcClient:
         process = connection.start(["sh", "-c", _SCRIPT, "sh", ended, without, *pythons])
         started(process)
         stream = Stream(process)
-        listener = _Listener(stream, patience, report)
+        by_login = isinstance(connection, OpenSSH)
+        listener = _Listener(stream, patience, report, surely=not by_login)
         try:
             stream.write(_first_line(bundle().version), patience)
             found = listener.message()
+            listener.surely = True
             if not found["have"]:
                 with _PACKING:  # once for all hosts
                     tar = bundle().tar
@@ -367,7 +370,7 @@ class RpcClient:
             own = {name: found[name] for name in ("python", "version", "home", "root")}
             client = cls(connection.host, **own, connection=connection, _stream=stream)
             client.noise = b"\n".join(listener.noise).decode(errors="replace").strip()
-            if listener.began - begun > _LOGIN and isinstance(connection, OpenSSH):
+            if listener.began - begun > _LOGIN and by_login:
                 what = f"a login takes more than {_LOGIN:g} s before it runs a command"
                 client.notes.append((what, "see what ~/.bashrc and similar files wait for"))
             if found["damaged"]:
@@ -375,7 +378,7 @@ class RpcClient:
                 client.notes.append((what, "check the host's disk"))
             return client
         except SilenceError:
-            kind = listener.silence()
+            kind = "silent" if listener.surely else listener.silence()
             stream.close(0.0)
             if listener.trying:
                 raise NoAnswerError("python-silent", listener.trying) from None
@@ -494,11 +497,14 @@ class _Listener:
     """Receives the messages of `bootstrap`, and before it of the script that looks for a Python.
 
     `began` is when that script started, `trying` its process group and the Python that it waits
-    for, and `noise` has other lines.
+    for, and `noise` has other lines. `surely`: what is sent reaches the Python, however late.
     """
 
-    def __init__(self, stream: Stream, patience: float, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, stream: Stream, patience: float, report: Callable[[str], None], *, surely: bool
+    ) -> None:
         self._stream, self._patience, self._report = stream, patience, report
+        self.surely = surely
         self._received = 0
         self.began = 0.0
         self.trying = ""
@@ -525,6 +531,8 @@ class _Listener:
 
     def _line(self) -> bytes:
         if self.began:
+            if self.surely and not self.trying:
+                return self._stream.line(max(_BUSY, self._patience), _NOISE)
             limit = _TRYING if self.trying else _READING
             return self._stream.line(min(limit, self._patience), _NOISE)
         rest = self._patience - _NOTICE

@@ -93,6 +93,8 @@ def at_end(
         if signal and not error:
             what = f"the launcher on host {plan.lead.name} was ended by {signal_name(signal)}"
             fix = "find out from the host's log who ended it (out of memory?); run again"
+        elif code == 127 and plan.raw and not (ranks or error):
+            fix = f"check the command, and that {plan.lead.name} or its image has that program"
         elif killed:
             why = "it ended the ranks itself, as it does when one of them calls MPI_Abort"
             why += _ended_well(ranks)

@@ -9,6 +9,7 @@ it sets what differs from host to host (home, Python, MPI, the run's folder) and
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Mapping
@@ -61,6 +62,9 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
     values["SHANTY_CPUS"] = cpu_numbers()
     missing = [name for name in _OWN if name not in own]
     ours = {*settings.default, *settings.ranks}.difference(settings.own).intersection(values)
+    odd = [name for name in values if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    # A shell cannot set these, as `log.level`.
+    by_env = ["env", "--", *(f"{name}={values.pop(name)}" for name in odd)] if odd else []
     exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}
     home, work = shlex.quote(values.get("HOME", "/")), shlex.quote(node.workdir)
     lines = [
@@ -84,6 +88,6 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
         "here=$(pwd -P)",
         f'case "$here" in {home}|/) here={work} ;; esac',
         'cd "$here" || exit 69',
-        f'exec {shlex.join(rank_prefix(node.boot))} "$@"',
+        f'exec {shlex.join([*by_env, *rank_prefix(node.boot)])} "$@"',
     ]
     return "\n".join(lines) + "\n"

@@ -141,7 +141,8 @@ def spawned(error: BaseException) -> bool:
 
 def advice(error: BaseException) -> str:
     """Return what to do about an exception that ended a script; "" if that is unknown."""
-    fix = _of_variables(error) or _of_folder(error) or _of_large_messages(error)
+    fix = _of_variables(error) or _of_folder(error) or _of_home(error)
+    fix = fix or _of_large_messages(error)
     if fix:
         return fix
     if any(words in str(error) for words in ("MPI_ERR_TRUNCATE", "Message truncated")):
@@ -192,6 +193,21 @@ def _of_folder(error: BaseException) -> str:
             folder = os.readlink("/proc/self/cwd").replace(" (deleted)", "")
         return f"the current folder of the rank, {folder}, was removed: find out what removes it"
     return ""
+
+
+def _of_home(error: BaseException) -> str:
+    """Return what to do where a script cannot write below HOME, as it may be with an image's."""
+    home, path = os.environ.get("HOME", ""), getattr(error, "filename", None)
+    if not isinstance(error, OSError) or not isinstance(path, str) or os.access(home, os.W_OK):
+        return ""
+    if not os.path.isabs(home) or not os.path.isabs(path):
+        return ""
+    pair = [path if home != "/" else os.path.dirname(path), home]
+    refused = error.errno in (errno.EACCES, errno.EROFS) or not os.path.exists(home)
+    if not refused or os.path.commonpath(pair) not in pair:
+        return ""
+    user = f"user {os.getuid()} cannot write"
+    return f"HOME is {home}, where {user}: set it to a folder where it can, such as -e HOME=/tmp"
 
 
 def _of_large_messages(error: BaseException) -> str:

@@ -121,6 +121,7 @@ def test_variants() -> None:
         (lambda made: made["spec"].update(slotsPerWorker=True), "True is not a whole number"),
         (lambda made: made["spec"].update(mpiImplementation="OpenMpi"), "'OpenMpi'"),
         (lambda made: made["spec"]["runPolicy"].update(backoffLimit=-1), "backoffLimit: -1"),
+        (lambda made: made["spec"]["runPolicy"].update(activeDeadlineSeconds=0), "Seconds: 0"),
         (lambda made: made["spec"]["runPolicy"].update(suspend="no"), "is not true or false"),
         (lambda made: made["metadata"].update(name=5), "invalid metadata.name: 5 is not a text"),
         (lambda made: made["metadata"].update(lables={}), "unknown field metadata.lables"),
@@ -280,13 +281,15 @@ def test_variables_that_are_the_clusters() -> None:
             {"name": "BASE", "value": "a$b"},
             {"name": "WHO", "value": "$(BASE) $$(X) $(TEAM)-$(KEY)"},
             {"name": "PLAIN", "value": "$(BASE)/$$(KEY)"},
+            {"name": "log.key", "valueFrom": SECRET},
         ],
     }
     launcher(made)["env"] = [{"name": "LATE", "value": "$(KEY)"}, {"name": "BASE", "value": "2"}]
     found = read(made, cluster=True)
     # The launcher has no KEY, so that this stays as it is.
     assert found.given["env"] == {"BASE": "2", "PLAIN": "a$b/$(KEY)", "LATE": "$(KEY)"}
-    assert not any("variable" in path for path in found.ignored)
+    (lost,) = [path for path in found.ignored if "variable" in path]  # by the pods' shell
+    assert lost == "the variable log.key" and "-e log.key=VALUE" in found.ignored[lost]
     (own,) = json.loads(found.given["k8s_patch"])["spec"]["template"]["spec"]["containers"]
     assert own["envFrom"] == [{"configMapRef": {"name": "teams"}}]
     assert own["env"] == [
@@ -301,6 +304,36 @@ def test_variables_that_are_the_clusters() -> None:
     assert "the variable KEY" not in found.ignored
     usual = mpijob.manifest_of(made, cluster=False, env={}, usual={"KEY": "toml", "BASE": "no"})
     assert usual.given["env"]["KEY"] == "toml" and usual.given["env"]["BASE"] == "2"
+
+
+def test_references_to_containers_by_their_names() -> None:
+    """The worker's container has another name in a run's pods, and so has one that is called so."""
+    made, memory = job(), {"resource": "limits.memory"}
+    name = worker(made)["name"]
+    its = {"resourceFieldRef": {**memory, "containerName": name}}
+    others = {"resourceFieldRef": {**memory, "containerName": "run"}}
+    launchers = {"resourceFieldRef": {**memory, "containerName": launcher(made)["name"]}}
+    worker(made)["env"] = [{"name": "A", "valueFrom": its}, {"name": "B", "valueFrom": others}]
+    launcher(made)["env"] = [{"name": "C", "valueFrom": launchers}]
+    pod(made)["containers"].append({"name": "run", "image": "i:1"})
+    pod(made)["volumes"] = [{"name": "v", "downwardAPI": {"items": [{"path": "m", **its}]}}]
+    mark = "container.apparmor.security.beta.kubernetes.io"
+    made["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["metadata"] = {"annotations": {
+        "kubectl.kubernetes.io/default-container": name, f"{mark}/{name}": "a", f"{mark}/run": "b",
+    }}  # fmt: skip
+    patch = json.loads(read(made, cluster=True).given["k8s_patch"])["spec"]["template"]
+    seen = json.dumps(patch["spec"])
+    names = [one["valueFrom"]["resourceFieldRef"]["containerName"]
+             for one in patch["spec"]["containers"][0]["env"]]  # fmt: skip
+    assert names == ["run", "run-own", "run"]
+    assert patch["spec"]["volumes"][0]["downwardAPI"]["items"][0]["resourceFieldRef"] == {
+        **memory, "containerName": "run"
+    }  # fmt: skip
+    assert [one["name"] for one in patch["spec"]["containers"]] == ["run", "run-own"]
+    assert f'"{name}"' not in seen
+    assert patch["metadata"]["annotations"] == {
+        "kubectl.kubernetes.io/default-container": "run", f"{mark}/run": "a", f"{mark}/run-own": "b"
+    }  # fmt: skip
 
 
 names = st.sampled_from(["A", "B", "C", "NO", ""])

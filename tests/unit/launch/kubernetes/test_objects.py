@@ -153,7 +153,8 @@ def test_a_user_id_has_a_name(where: str) -> None:
     inner: dict[str, Any] = {"name": "run"}
     pod: dict[str, Any] = {"containers": [inner]}
     if where != "option":
-        {"pod": pod, "container": inner}[where]["securityContext"] = {"runAsUser": 4321}
+        own = {"runAsUser": 4321, "runAsGroup": 77}
+        {"pod": pod, "container": inner}[where]["securityContext"] = own
         options = {"k8s_patch": json.dumps({"spec": {"template": {"spec": pod}}})}
     made = objects.job_of(replace(JOB, options=options), RUN)
     mounts = {one["mountPath"]: one for one in container(made)["volumeMounts"]}
@@ -161,7 +162,8 @@ def test_a_user_id_has_a_name(where: str) -> None:
                                      "subPath": "passwd"}  # fmt: skip
     made["metadata"]["uid"] = "u"
     names = objects.owned_of(RUN, made)[0]["data"]["passwd"].splitlines()
-    assert names[1] == "user4321:x:4321:0::/shanty/user:/bin/sh"
+    group = 0 if where == "option" else 77
+    assert names[1] == f"user4321:x:4321:{group}::/shanty/user:/bin/sh"
     theirs = {"name": "users", "mountPath": "/etc/passwd"}
     inner["volumeMounts"] = [theirs]
     options |= {"k8s_patch": json.dumps({"spec": {"template": {"spec": pod}}})}

@@ -31,6 +31,23 @@ def ended(code: int, reason: str = "Error") -> dict[str, Any]:
     return pod(status)  # fmt: skip
 
 
+def init(state: dict[str, Any], phase: str = "Pending") -> dict[str, Any]:
+    """A pod whose init container is in that state."""
+    first = [{"name": "first", "image": "f:1", "state": state}]
+    found = waiting("PodInitializing")
+    found["status"] |= {"phase": phase, "initContainerStatuses": first}
+    return found
+
+
+def beside(state: dict[str, Any]) -> dict[str, Any]:
+    """A pod whose second container is in that state while that of the run runs."""
+    found = running()
+    phase = "Pending" if "waiting" in state else "Running"
+    found["status"] |= {"phase": phase}
+    found["status"]["containerStatuses"].append({"name": "side", "image": "s:1", "state": state})
+    return found
+
+
 def running(**metadata: Any) -> dict[str, Any]:
     state = {"running": {"startedAt": "now"}}
     status = {"podIP": "10.0.0.1", "containerStatuses": [{"name": "run", "state": state}]}
@@ -51,6 +68,16 @@ def running(**metadata: Any) -> dict[str, Any]:
         (ended(1), "pod p on node n has ended", "run again"),
         (pod({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}), "was evicted",
          "--memory-per-rank"),
+        (pod({"phase": "Failed", "reason": "Evicted",
+              "message": 'Usage of EmptyDir volume "d" exceeds the limit "20Mi".'}), "was evicted",
+         "sizeLimit"),
+        (init({"terminated": {"exitCode": 3, "message": "no data"}}, phase="Failed"),
+         "its init container first failed", "kubectl logs POD -c first"),
+        (init({"waiting": {"reason": "ImagePullBackOff"}}), "the image f:1 cannot be pulled", ""),
+        (init({"waiting": {"reason": "CreateContainerConfigError", "message": "x"}}),
+         "its init container first cannot be configured", "--k8s-patch"),
+        (beside({"waiting": {"reason": "CreateContainerConfigError", "message": "x"}}),
+         "its container side cannot be configured", "--k8s-patch"),
         (pod({"phase": "Failed", "reason": "NodeLost"}), "is lost", "kubectl get nodes"),
         (pod({"phase": "Failed", "reason": "New"}), "failed (New)", ""),
         (pod({"conditions": [{"type": "DisruptionTarget", "status": "True",
@@ -71,6 +98,33 @@ def test_no_trouble() -> None:
     assert pod_trouble.trouble(waiting("ContainerCreating")) is None
     assert not pod_trouble.is_running(waiting("ContainerCreating"))
     assert not pod_trouble.is_running(running(deletionTimestamp="now"))
+
+
+def test_a_pod_runs_when_all_its_containers_do() -> None:
+    starts = beside({"waiting": {"reason": "ContainerCreating"}})
+    assert not pod_trouble.is_running(starts) and pod_trouble.trouble(starts) is None
+    ended = beside({"terminated": {"exitCode": 1}})  # the ranks may not need it any more
+    assert pod_trouble.is_running(ended) and pod_trouble.trouble(ended) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "needed"),
+    [
+        ('secret "keys" not found', "A, envFrom"),
+        ("couldn't find key api in Secret team/keys", "A"),
+        ('configmap "keys" not found', "A, envFrom"),
+        ("couldn't find key other in ConfigMap team/keys", ""),
+    ],
+)
+def test_what_needs_a_secret_that_is_missing(message: str, needed: str) -> None:
+    found = waiting("CreateContainerConfigError", message)
+    origin = {"secretKeyRef": {"name": "keys", "key": "api"}}
+    env = [{"name": "A", "valueFrom": origin}, {"name": "B", "value": "1"}]
+    sources = [{"configMapRef": {"name": "other"}}, {"secretRef": {"name": "keys"}}]
+    found["spec"]["containers"] = [{"name": "run", "env": env, "envFrom": sources}]
+    said = pod_trouble.trouble(found)
+    assert said is not None and said.final and "create it" in said.fix
+    assert said.why == message + (f"; needed by {needed}" if needed else "")
 
 
 def test_a_first_failure_to_pull_may_pass() -> None:
@@ -122,6 +176,8 @@ def test_what_a_pod_waits_for() -> None:
     assert warned == 'FailedMount: secret "nobody" not found'
     assert pod_trouble.waits(waiting("ContainerCreating"), warned) == f"node n: {warned}"
     assert pod_trouble.warning(EVENTS[1:]) == ""
+    assert pod_trouble.waits(init({"running": {}})) == "its init container first: runs"
+    assert warned in pod_trouble.waits(init({"waiting": {"reason": "PodInitializing"}}), warned)
 
 
 @pytest.mark.parametrize(
@@ -137,3 +193,10 @@ def test_what_a_pod_waits_for() -> None:
 )
 def test_cures_for_no_node(message: str, cure: str) -> None:
     assert cure in pod_trouble.fix_of(message)
+
+
+def test_a_claim_without_a_volume() -> None:
+    its = [{"name": "d"}, {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    said = "0/2 nodes are available: 2 pod has unbound immediate PersistentVolumeClaims."
+    found = pod_trouble.fix_of(said, {"spec": {"volumes": its}})
+    assert "kubectl describe pvc data" in found

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import shanty
+from shanty.launch.transport import rpc_client
 from shanty.launch.transport.connection import LocalTransport
 from shanty.launch.transport.refusal import refusal
 from shanty.launch.transport.rpc_client import Bundle, NoAnswerError, RpcClient, bundle
@@ -213,6 +214,18 @@ def test_a_host_that_says_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoAnswerError) as caught:
         RpcClient.connect(Mute(Host("here")), patience=0.3)
     assert caught.value.kind == "silent"
+
+
+def test_a_busy_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No login file can be what keeps its Python from reading: it is awaited."""
+    monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
+    monkeypatch.setattr(rpc_client, "_READING", 0.05)
+    slow = tmp_path / "python3"
+    slow.write_text(f'#!/bin/sh\nsleep 0.5; exec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    RpcClient.connect(LocalTransport(Host("here")), pythons=[str(slow)]).close()
+    refused = refusal(Host("p", pod="k8s/team"), NoAnswerError("silent", ""))
+    assert refused.code == "host-silent" and "kubectl describe pod p" in refused.fix
 
 
 @pytest.mark.parametrize(

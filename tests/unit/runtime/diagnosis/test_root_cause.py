@@ -42,6 +42,15 @@ def test_a_launcher_that_is_killed() -> None:
     assert verdict.code == LaunchError.exit_code  # so that another attempt may follow
 
 
+def test_a_command_that_is_not_found() -> None:
+    """A shell says 127; the plan does not know what a raw line starts."""
+    verdict = at_end(plan_of(None), {}, 127, "")
+    assert verdict is not None
+    assert verdict.failure.fix == "check the command, and that lab0 or its image has that program"
+    verdict = at_end(plan_of(None), {"0": world_of(2, "a", "a")}, 127, "")
+    assert verdict is not None and not verdict.failure.fix
+
+
 def test_a_signal_that_the_launcher_passes_on() -> None:
     """Open MPI 4.1 handles SIGABRT by itself, and then ends the ranks."""
     failure = Failure("the launcher ended with exit code 134", "it ended the ranks itself")

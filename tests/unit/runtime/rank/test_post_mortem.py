@@ -103,6 +103,28 @@ def test_of_a_message_that_is_too_long() -> None:
     assert "the pickled object" in advised(refused, 0, "src/mpi4py/MPI.src/msgpickle.pxi")
 
 
+@pytest.mark.parametrize(
+    ("home", "error", "found"),
+    [
+        ("/proc/1", PermissionError(13, "Permission denied", "/proc/1/.cache"), True),
+        ("/no/such", PermissionError(13, "Permission denied", "/no"), True),
+        ("/no/such", FileNotFoundError(2, "No such file", "/no/such/.cache/x"), True),
+        ("/proc", OSError(30, "Read-only file system", "/proc/.config"), True),
+        ("/no/such", PermissionError(13, "Permission denied", "/data/x"), False),
+        ("/no/such", PermissionError(13, "Permission denied", "x"), False),
+        ("/proc", FileNotFoundError(2, "No such file", "/proc/data.csv"), False),
+        ("", PermissionError(13, "Permission denied", "/x"), False),
+    ],
+)
+def test_a_home_that_is_not_writable(
+    monkeypatch: pytest.MonkeyPatch, home: str, error: OSError, found: bool
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr("os.access", lambda _path, _mode: False)  # the tests may be root's
+    said = advice(error)
+    assert (f"HOME is {home}" in said and "-e HOME=/tmp" in said) if found else not said
+
+
 def test_a_file_that_hides_a_module_of_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
