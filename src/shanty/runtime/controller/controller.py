@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from shanty.runtime import messages, platform
 from shanty.runtime.channel import Channel, readable
@@ -72,6 +72,7 @@ class Controller:
         self._network: Optional[NetworkWatch] = None
         self._links: Optional[LinkCheck] = None  # begun when a rank failed without a cause
         self._doubt = 0.0  # the time until which its result is waited for
+        self._late: Set[int] = set()  # ranks of an elastic run that came too late to join
         self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
         self._warned: Dict[str, messages.Warned] = {}  # the answers to a signal, by host
         self.queue_ending: Optional[QueueEnding] = None  # once the queue ends the run
@@ -263,6 +264,16 @@ class Controller:
             losses.hung.update(dict.fromkeys(ranks, why))
             self.tell(messages.KillRanks(tuple(ranks)))
 
+    def _end_latecomers(self) -> None:
+        """End ranks on their way into the world of an elastic run that has come to its end."""
+        world = self.worlds.get(TOP)
+        gone = world.losses.gone if world is not None and world.losses is not None else set()
+        if world is not None and gone and gone.issuperset(world.running) and not self.ending:
+            late = gone.intersection(world.running) - self._late
+            self._late |= late
+            if late:
+                self.tell(messages.KillRanks(tuple(late)))
+
     def _lose(self, failure: Failure, up: int) -> None:
         """Report that an elastic run has lost a rank, unless it ends all of them itself."""
         if self.ending:
@@ -293,6 +304,7 @@ class Controller:
         removed = self.folder.failure() if not self.ending else None
         if removed is not None:
             self._condemn_launch(removed, FAILURE_GRACE)
+        self._end_latecomers()
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.outcome.worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):

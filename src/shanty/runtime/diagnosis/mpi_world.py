@@ -97,9 +97,13 @@ class MpiWorld:
             if self.expected is None:
                 self.expected = report.whole("size")
         if event == "started":
+            if self.losses is not None and number in self.losses.gone:  # another in its place
+                rank = self.ranks[number] = Rank(number, rank.host, now)
             self._check_size(rank, report)
         elif event == "joined":
             self._joined(rank, report, now)
+            if self.losses is not None:
+                self.losses.gone.discard(number)
         elif event in _LIBRARY:
             # A Python rank reports when it joins: a mapped libmpi proves nothing.
             rank.loaded_only = rank.loaded_only or event != "mapped"
@@ -147,7 +151,8 @@ class MpiWorld:
                 rank.fix = report.text("fix", rank.fix)
                 if rank.code != 0:
                     self._fault(rank, report.number("at", now))
-            if self.losses is not None and (rank.code != 0 or self._left(rank)):
+            known = self.losses is None or number in self.losses.gone
+            if self.losses is not None and not known and (rank.code != 0 or self._left(rank)):
                 self.losses.add(self._blame(rank) if rank.code else self.left_early(rank))
         if self._lost is None and report.text("launcher"):
             self._lost = now, rank.host, report.text("launcher")
@@ -250,7 +255,7 @@ class MpiWorld:
     @property
     def up(self) -> int:
         """The number of ranks that have started, and were not lost since."""
-        return self.started - (len(self.losses.failures) if self.losses is not None else 0)
+        return self.started - (len(self.losses.gone) if self.losses is not None else 0)
 
     @property
     def running(self) -> List[int]:
