@@ -19,6 +19,7 @@ import time
 from array import array
 from contextlib import suppress
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shanty.runtime.rank.reports import JOINS, SEATS
@@ -42,7 +43,6 @@ class _Step(IntEnum):
     MEET = 2
     DROP = 3
     GIVE_UP = 4
-
 
 
 class Regrowth:
@@ -99,7 +99,7 @@ class Regrowth:
         seats_word = f"{SEATS}{self.size}:{','.join(map(str, seats))}"
         program, *words = shlex.split(os.environ[START].replace(SEATS, seats_word, 1))
         info = MPI.Info.Create()
-        info.Set("wdir", os.environ.get("PWD") or os.getcwd())
+        info.Set("wdir", os.environ.get("PWD") or str(Path.cwd()))
         self.has_started = True
         try:
             self._way = living.Spawn(program, words, len(seats), info)

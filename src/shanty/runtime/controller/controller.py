@@ -21,7 +21,6 @@ from shanty.runtime.controller.queue_ending import QueueEnding, grace
 from shanty.runtime.controller.status_file import StatusFile
 from shanty.runtime.controller.verdicts import Outcome
 from shanty.runtime.diagnosis.activity import ActivityWatch
-from shanty.runtime.diagnosis.losses import Losses
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, late, misplaced
 from shanty.runtime.diagnosis.run_view import RunView
@@ -230,9 +229,14 @@ class Controller:
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
         lost = len(world.losses.failures) if world.losses is not None else 0
+        returns = report.event == "joined" and world.is_gone(report.rank)
         first_failure = world.report(report, now)
         if world.losses is not None and len(world.losses.failures) > lost:
             self._lose(world.losses.failures[-1], world.up)
+        if returns:
+            text = f"rank {report.rank} on {report.text('host')} was started again and has joined"
+            known = (*self.status_file.status.returned, f"{text} ({time.strftime('%H:%M:%S')})")
+            self.status_file.write(returned=known, up=world.up)
         if first_failure:
             self._flush_reports(name)
             unexplained = (report.whole("code") or 0) < 0 or not report.text("why")
@@ -245,7 +249,7 @@ class Controller:
                 self._doubt = now + _DOUBT
         self.event("rank-" + report.event, report=report.values)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
-        texts = (each.not_finite_text() for each in self.worlds.values())
+        texts = (each.not_finite.text() for each in self.worlds.values())
         changed["not_finite"] = "; ".join(filter(None, texts))
         if world.complete and self.status_file.status.state is State.STARTING:
             verdict = misplaced(self.plan, world) if name == TOP else None
@@ -254,7 +258,9 @@ class Controller:
             else:
                 changed["state"] = State.RUNNING
                 if self.plan.limits.elastic is not None:
-                    world.losses = Losses(self.plan.limits.elastic)
+                    world.tolerate(self.plan.limits.elastic)
+                    for failure in world.losses.failures if world.losses is not None else ():
+                        self._lose(failure, world.up)
         self.status_file.update(**changed)
 
     def kill_hung(self, ranks: Sequence[int], why: str) -> None:
