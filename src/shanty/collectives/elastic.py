@@ -365,6 +365,7 @@ def _train(
                 state.sync()
             result = func(state, *args, **kwargs)
             if survivors.all_say(True):
+                survivors.finish()
                 return result
             raise HorovodInternalError("another rank lost touch before it was through")
         except ArgumentError:

@@ -67,11 +67,12 @@ def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
             _living = regrowth.join()
             return _living
         world = find_world()
-        _regrowth = Regrowth(world.size)
         for each in (world, MPI.COMM_SELF):
             each.Set_errhandler(MPI.ERRORS_RETURN)
         _living = world.Dup()
         _living.Set_errhandler(MPI.ERRORS_RETURN)
+        if os.environ.get("LOCAL_WORLD_SIZE") == str(world.size):
+            _regrowth = Regrowth(world.size)
     return _living
 
 
@@ -95,11 +96,15 @@ def all_say(yes: bool) -> bool:
     if _living is None or _again:
         return yes and not _again
     _again = not _agree(yes)
-    if not _again and _regrowth is not None and _regrowth.has_started:
+    return not _again
+
+
+def finish() -> None:
+    """Note that all have come to the end of the training."""
+    if _regrowth is not None and _regrowth.has_started:
         _regrowth.dismiss()
         # MPI_Finalize waits for all that were ever in one world with those: also for the lost.
         os.environ[FAILING] = "0"
-    return not _again
 
 
 def _agree(yes: bool) -> bool:
@@ -123,9 +128,13 @@ def see_new_ranks() -> bool:
     if _living is None or _regrowth is None:
         return False
     try:
-        return _regrowth.look(_living)
+        due = _regrowth.look(_living)
     except MPI.Exception as error:
         raise HorovodInternalError(str(error)) from error
+    # `restart` revokes the communicator: all have to be through with that call before.
+    if due and not all_say(True):
+        raise HorovodInternalError("another rank was lost")
+    return due
 
 
 def count() -> int:
