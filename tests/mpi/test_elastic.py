@@ -79,6 +79,22 @@ def test_the_others_go_on(shanty: Shanty, how: str, ranks: str, said: str) -> No
     assert "NBC_Progress" not in done.stdout + done.stderr
 
 
+def test_lost_ranks_are_started_again(shanty: Shanty) -> None:
+    """Rank 0 is lost first, then one beside which the new rank 0 trains."""
+    done = lose(shanty, "back", "0,2", "--elastic")
+    told = left(done)
+    assert {each["first"] for each in told} == set(range(RANKS))
+    assert [each["rank"] for each in told] == list(range(RANKS))
+    assert told[-1]["begins"][0][2] == RANKS  # the last to join began with all others
+    status = json.loads(shanty("show", "last", "--json").stdout)
+    assert (status["up"], status["ranks"], status["failure"]) == (RANKS, RANKS, None)
+    assert (len(status["lost"]), len(status["returned"])) == (2, 2)
+    assert "rank 2 on " in status["returned"][1]
+    assert f"was started again and has joined ({status['returned'][0][-9:-1]}); 4 of 4 ranks" in (
+        done.stderr
+    )
+
+
 def test_a_stopped_rank_is_left_behind(shanty: Shanty) -> None:
     done = lose(shanty, "stop", "2", "--elastic", "--stall-after", "2s")
     assert [each["first"] for each in left(done)] == [0, 1, 3]

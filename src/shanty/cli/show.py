@@ -74,6 +74,7 @@ def show(run: str, as_json: bool) -> None:
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("ranks", _ranks(status)),
         *(("lost" if at == 0 else "", text) for at, text in enumerate(status.lost)),
+        *(("returned" if at == 0 else "", text) for at, text in enumerate(status.returned)),
         ("stalled", _stalled(status)),
         ("alone", status.alone.what if status.alone else ""),
         ("not finite", status.not_finite),

@@ -244,10 +244,15 @@ class State(Kept):
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt if `on_hosts_updated` was called since it was last asked."""
+        """Raises HostsUpdatedInterrupt if `on_hosts_updated` was called since it was last asked.
+
+        In an elastic run that has lost ranks, also when new ones are there in their place.
+        """
         changes = 0
         while not self._host_messages.empty():
             changes |= self._host_messages.get()[1]
+        if survivors.see_new_ranks():
+            raise HostsUpdatedInterrupt(skip_sync=False)
         if changes:
             raise HostsUpdatedInterrupt(skip_sync=changes == 1)
 
@@ -360,6 +365,7 @@ def _train(
                 state.sync()
             result = func(state, *args, **kwargs)
             if survivors.all_say(True):
+                survivors.finish()
                 return result
             raise HorovodInternalError("another rank lost touch before it was through")
         except ArgumentError:

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from shanty.collectives import regrowth
+from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.regrowth import Regrowth
 from shanty.runtime.rundir import FAILING, SEAT
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ _LONGEST = 0.002  # seconds between two looks at most
 
 _living: MPI.Intracomm | None = None  # of the ranks that were there when it was made
 _again = False  # some rank has to start again
+_regrowth: Regrowth | None = None
 _made: list[MPI.Comm] = []  # from it, or from one of these
 
 
@@ -54,15 +58,21 @@ def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
 
     find_world: returns MPI's world, or raises where it is not the promised one.
     """
-    global _living
+    global _living, _regrowth
     if _living is None:
         from mpi4py import MPI
 
+        if regrowth.is_joining():
+            _regrowth = Regrowth(int(os.environ["WORLD_SIZE"]))
+            _living = regrowth.join()
+            return _living
         world = find_world()
         for each in (world, MPI.COMM_SELF):
             each.Set_errhandler(MPI.ERRORS_RETURN)
         _living = world.Dup()
         _living.Set_errhandler(MPI.ERRORS_RETURN)
+        if os.environ.get("LOCAL_WORLD_SIZE") == str(world.size):
+            _regrowth = Regrowth(world.size)
     return _living
 
 
@@ -83,10 +93,24 @@ def all_say(yes: bool) -> bool:
     Once the answer was no, it remains until `shrink`.
     """
     global _again
-    from mpi4py import MPI
-
     if _living is None or _again:
         return yes and not _again
+    _again = not _agree(yes)
+    return not _again
+
+
+def finish() -> None:
+    """Note that all have come to the end of the training."""
+    if _regrowth is not None and _regrowth.has_started:
+        _regrowth.dismiss()
+        # MPI_Finalize waits for all that were ever in one world with those: also for the lost.
+        os.environ[FAILING] = "0"
+
+
+def _agree(yes: bool) -> bool:
+    from mpi4py import MPI
+
+    assert _living is not None
     word = array("i", [int(yes)])
     request = _living.Iagree(word)
     pause = 1e-5
@@ -94,8 +118,23 @@ def all_say(yes: bool) -> bool:
         while not request.Test():
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST)
-    _again = not word[0]
-    return not _again
+    return bool(word[0])
+
+
+def see_new_ranks() -> bool:
+    """Return whether all ranks are to start again with new ones. All must call it together."""
+    from mpi4py import MPI
+
+    if _living is None or _regrowth is None:
+        return False
+    try:
+        due = _regrowth.look(_living)
+    except MPI.Exception as error:
+        raise HorovodInternalError(str(error)) from error
+    # `restart` revokes the communicator: all have to be through with that call before.
+    if due and not all_say(True):
+        raise HorovodInternalError("another rank was lost")
+    return due
 
 
 def count() -> int:
@@ -114,7 +153,21 @@ def shrink() -> int:
         assert isinstance(made, MPI.Intracomm)
         made.Set_errhandler(MPI.ERRORS_RETURN)
         _living = made
+        _grow()
     return count()
+
+
+def _grow() -> None:
+    """Let new ranks in, if all have agreed on that before."""
+    global _living
+    if _living is None or _regrowth is None or not _regrowth.has_way:
+        return
+    whole = _regrowth.meet(_living)
+    if _agree(whole is not None) and whole is not None:
+        _living = whole
+        _regrowth.joined()
+    else:
+        _regrowth.drop()
 
 
 def leave() -> None:

@@ -73,6 +73,9 @@ def init(
         global_process_set.ranks = list(world.ranks[0])
         global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
         registry.standing = world
+        if survivors.is_elastic():
+            place = world.topology
+            survivors.renumber(place.rank, place.size, place.local_rank, place.local_size)
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit, os.getpid())  # a fork does not end what is its parent's
         return True
@@ -116,8 +119,6 @@ def restart(init: Callable[[], object]) -> bool:
                 raise
             size = left
             continue
-        place = registry.current().topology
-        survivors.renumber(place.rank, place.size, place.local_rank, place.local_size)
         return left < before
 
 

@@ -21,6 +21,7 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, Plan, namesakes
+from shanty.runtime.rank.reports import SEATS
 from shanty.runtime.rank_start import rank_prefix
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
@@ -346,6 +347,9 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         values["SHANTY_NO_TTY"] = "1"
     if job.elastic is not None:
         values["SHANTY_ELASTIC"] = str(job.elastic)
+        start = rank_prefix(node.boot, settings.scratch if settings.scripted else "")
+        program = _program(job, "" if settings.scripted else node.python)
+        values["SHANTY_RANK_START"] = shlex.join([*start, SEATS, *program])
     if job.cpus_per_rank:
         values["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:

@@ -38,7 +38,8 @@ from shanty.runtime.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
 SEAT = "SHANTY_SEAT"  # the rank that a process began as, where an elastic run has renumbered it
-FAILING = "SHANTY_FAILING"  # is set in a rank that ends by an error: it must not wait for others
+# Is set in a rank that must not wait for others at its end: 1 where that is an error, else 0.
+FAILING = "SHANTY_FAILING"
 RESERVE = 64 << 10  # bytes; a status and the lines about a failure fit many times
 _LETTERS = "23456789bcdfghjkmnpqrstvwxz"  # no two that look alike, no vowels; in their order
 

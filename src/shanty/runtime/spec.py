@@ -237,7 +237,8 @@ class Status:
     become NaN or infinite, and the first rank. `network` is the last trouble of the network between
     the hosts that their kernels counted, with its fix. `attempt` counts from 1; `reason` is why
     there is another one, or why the run has no hosts yet. `trouble` is a problem with
-    the connection to a run that goes on. `lost` says which ranks an elastic run has lost, and why.
+    the connection to a run that goes on. `lost` says which ranks an elastic run has lost, and why,
+    `returned` which of them were started again.
 
     A clock with the date may jump, so durations are measured by clocks that never do: `born` is
     the time since the submitting machine was `boot`ed, at `created`; `began` is that of the lead
@@ -262,6 +263,7 @@ class Status:
     activity: str = ""
     trouble: str = ""
     lost: Tuple[str, ...] = ()
+    returned: Tuple[str, ...] = ()
     born: Optional[float] = None
     boot: str = ""
     began: Optional[float] = None
@@ -301,7 +303,8 @@ class Status:
                 raise TypeError(f"{key} is {known[key]!r}")
             if not -_LARGEST < (known.get(key) or 0) < _LARGEST:  # nor is NaN
                 raise ValueError(f"{key} is {known[key]!r}")
-        known["lost"] = tuple(map(str, known.get("lost", ())))
+        for name in ("lost", "returned"):
+            known[name] = tuple(map(str, known.get(name, ())))
         for key in ("failure", "alone"):
             if known.get(key) is not None:
                 failure = _known(Failure, known[key])

@@ -2,8 +2,9 @@
 
 Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, later, recovery), and which
 ranks, by the numbers that they begin with, as 1,2; step 23 is theirs. With `later` the second one
-is lost at step 43, with `recovery` while the others leave the first one behind. Each rank that
-comes to the end prints one line of JSON.
+is lost at step 43, with `recovery` while the others leave the first one behind. None comes back,
+but with `back`: then each is lost when all are there, and the training goes on until they all are.
+Each rank that comes to the end prints one line of JSON.
 """
 
 import json
@@ -15,21 +16,25 @@ import threading
 import torch
 
 import shanty.torch as hvd
-from shanty.collectives import survivors
+from shanty.collectives import regrowth, survivors
 
 HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
-STEPS, AT = 60, 23
+RANKS, STEPS, AT = 4, 60, 23
 doomed = {AT: LOST[:1], 43: LOST[1:]} if HOW == "later" else {AT: LOST}  # by their step
 if HOW == "recovery":
     doomed = {AT: LOST[:1]}
+elif HOW == "back":
+    doomed = {}
+else:
+    regrowth.Regrowth.look = lambda *_: False
 
 torch.set_num_threads(1)
 hvd.init()
-first = hvd.rank()
+first = int(os.environ["SHANTY_SEAT"])
 torch.manual_seed(first)  # the broadcast makes them the same
 model = torch.nn.Linear(1000, 4)
 sampler = hvd.elastic.ElasticSampler(range(4 * STEPS), shuffle=False)
-state = hvd.elastic.TorchState(model=model, sampler=sampler, step=0)
+state = hvd.elastic.TorchState(model=model, sampler=sampler, step=0, lost=0)
 begins, resets = [], []
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 
@@ -57,7 +62,8 @@ if HOW == "recovery" and first == LOST[-1]:
 @hvd.elastic.run
 def train(state):
     begins.append((state.step, hvd.rank(), hvd.size()))
-    while state.step < STEPS:
+    whole = 0  # steps with all ranks
+    while state.step < STEPS or (HOW == "back" and (state.lost < len(LOST) or whole < 20)):
         model.zero_grad()
         model(torch.ones(8, 1000)).square().mean().backward()
         for name, parameter in model.named_parameters():
@@ -65,6 +71,12 @@ def train(state):
         state.step += 1
         if state.step % 5 == 0:
             state.commit()
+        whole += hvd.size() == RANKS
+        if HOW == "back" and whole == 20 and state.lost < len(LOST):
+            state.lost, whole = state.lost + 1, 0
+            state.commit()
+            if first == LOST[state.lost - 1]:
+                die()
         if first in doomed.get(state.step, ()):
             lose()
 

@@ -141,6 +141,9 @@ class Session:
         for text in status.lost[len(before.lost) :]:
             left = f"{status.up} of {counted(status.ranks or 0, 'rank')} left"
             self._say("lost", f"{text}; {left}", text=text, left=status.up)
+        for text in status.returned[len(before.returned) :]:
+            there = f"{status.up} of {counted(status.ranks or 0, 'rank')}"
+            self._say("returned", f"{text}; {there}", text=text, up=status.up)
         if status.network not in ("", before.network):
             self._say("network", status.network, text=status.network)
         if status.state.final or status.stalled not in (None, before.stalled):

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from shanty.runtime import messages, platform
 from shanty.runtime.channel import Channel, readable
@@ -21,7 +21,6 @@ from shanty.runtime.controller.queue_ending import QueueEnding, grace
 from shanty.runtime.controller.status_file import StatusFile
 from shanty.runtime.controller.verdicts import Outcome
 from shanty.runtime.diagnosis.activity import ActivityWatch
-from shanty.runtime.diagnosis.losses import Losses
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, late, misplaced
 from shanty.runtime.diagnosis.run_view import RunView
@@ -72,6 +71,7 @@ class Controller:
         self._network: Optional[NetworkWatch] = None
         self._links: Optional[LinkCheck] = None  # begun when a rank failed without a cause
         self._doubt = 0.0  # the time until which its result is waited for
+        self._late: Set[int] = set()  # ranks of an elastic run that came too late to join
         self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
         self._warned: Dict[str, messages.Warned] = {}  # the answers to a signal, by host
         self.queue_ending: Optional[QueueEnding] = None  # once the queue ends the run
@@ -229,9 +229,14 @@ class Controller:
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
         lost = len(world.losses.failures) if world.losses is not None else 0
+        returns = report.event == "joined" and world.is_gone(report.rank)
         first_failure = world.report(report, now)
         if world.losses is not None and len(world.losses.failures) > lost:
             self._lose(world.losses.failures[-1], world.up)
+        if returns:
+            text = f"rank {report.rank} on {report.text('host')} was started again and has joined"
+            known = (*self.status_file.status.returned, f"{text} ({time.strftime('%H:%M:%S')})")
+            self.status_file.write(returned=known, up=world.up)
         if first_failure:
             self._flush_reports(name)
             unexplained = (report.whole("code") or 0) < 0 or not report.text("why")
@@ -244,7 +249,7 @@ class Controller:
                 self._doubt = now + _DOUBT
         self.event("rank-" + report.event, report=report.values)
         changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
-        texts = (each.not_finite_text() for each in self.worlds.values())
+        texts = (each.not_finite.text() for each in self.worlds.values())
         changed["not_finite"] = "; ".join(filter(None, texts))
         if world.complete and self.status_file.status.state is State.STARTING:
             verdict = misplaced(self.plan, world) if name == TOP else None
@@ -253,7 +258,9 @@ class Controller:
             else:
                 changed["state"] = State.RUNNING
                 if self.plan.limits.elastic is not None:
-                    world.losses = Losses(self.plan.limits.elastic)
+                    world.tolerate(self.plan.limits.elastic)
+                    for failure in world.losses.failures if world.losses is not None else ():
+                        self._lose(failure, world.up)
         self.status_file.update(**changed)
 
     def kill_hung(self, ranks: Sequence[int], why: str) -> None:
@@ -262,6 +269,16 @@ class Controller:
         if losses is not None:
             losses.hung.update(dict.fromkeys(ranks, why))
             self.tell(messages.KillRanks(tuple(ranks)))
+
+    def _end_latecomers(self) -> None:
+        """End ranks on their way into the world of an elastic run that has come to its end."""
+        world = self.worlds.get(TOP)
+        gone = world.losses.gone if world is not None and world.losses is not None else set()
+        if world is not None and gone and gone.issuperset(world.running) and not self.ending:
+            late = gone.intersection(world.running) - self._late
+            self._late |= late
+            if late:
+                self.tell(messages.KillRanks(tuple(late)))
 
     def _lose(self, failure: Failure, up: int) -> None:
         """Report that an elastic run has lost a rank, unless it ends all of them itself."""
@@ -293,6 +310,7 @@ class Controller:
         removed = self.folder.failure() if not self.ending else None
         if removed is not None:
             self._condemn_launch(removed, FAILURE_GRACE)
+        self._end_latecomers()
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.outcome.worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Dict, FrozenSet, List, Optional
+from typing import Dict, List, Optional, Set
 
 from shanty.runtime.spec import Failure
 
@@ -16,13 +16,9 @@ class Losses:
 
     def __init__(self, least: int) -> None:
         self.least = least
-        self.failures: List[Failure] = []  # one a rank, in their order
+        self.failures: List[Failure] = []  # in their order
+        self.gone: Set[int] = set()  # ranks that were lost, and have not come back
         self.hung: Dict[int, str] = {}  # what the ranks that were ended for it did
-
-    @property
-    def ranks(self) -> FrozenSet[int]:
-        """The ranks that were lost."""
-        return frozenset(each.rank for each in self.failures if each.rank is not None)
 
     def add(self, failure: Failure) -> None:
         """Note why a rank was lost."""
@@ -31,10 +27,12 @@ class Losses:
             where = f"rank {failure.rank} on {failure.host}"
             failure = replace(failure, what=f"{where} was ended since it hung", why=hung, fix="")
         self.failures.append(failure)
+        if failure.rank is not None:
+            self.gone.add(failure.rank)
 
     def verdict(self, expected: int) -> Optional[Failure]:
         """Return why a world of `expected` ranks has to end; None while it goes on."""
-        left = expected - len(self.failures)
+        left = expected - len(self.gone)
         causes = Counter(each.why for each in self.failures if each.why)
         cause, many = causes.most_common(1)[0] if causes else ("", 0)
         if many >= _SAME:
@@ -42,6 +40,6 @@ class Losses:
             return replace(first, why=f"{cause}; {many} ranks have been lost to it, so it is a bug")
         if left >= self.least:
             return None
-        first, needed = self.failures[0], f"--elastic={self.least} needs {self.least}"
+        first, needed = self.failures[-len(self.gone)], f"--elastic={self.least} needs {self.least}"
         text = f"{left} of {expected} ranks are left, and {needed}"
         return replace(first, why=f"{first.why}; {text}" if first.why else text)

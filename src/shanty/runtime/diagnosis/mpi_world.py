@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from shanty.runtime.diagnosis.losses import Losses
+from shanty.runtime.diagnosis.not_finite import NotFinite
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.rendezvous import Meeting, explain, meeting_of
 from shanty.runtime.diagnosis.signals import MEANINGS, signal_name
@@ -76,8 +77,7 @@ class MpiWorld:
         self._over_since: Optional[float] = None  # when its last rank ended
         self.trainings: List[Report] = []  # of the ranks' first steps
         self.training_since = 0.0
-        # Numbers that are logged, with "NaN" or the like: at which step each rank had it first.
-        self.not_finite: Dict[Tuple[str, str], Dict[int, str]] = {}
+        self.not_finite = NotFinite()
         self._awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._lost: Optional[Tuple[float, str, str]] = None  # when, on which host, what
         self._first_failure: Optional[float] = None
@@ -97,9 +97,13 @@ class MpiWorld:
             if self.expected is None:
                 self.expected = report.whole("size")
         if event == "started":
+            if self.is_gone(number):  # another takes its place
+                rank = self.ranks[number] = Rank(number, rank.host, now)
             self._check_size(rank, report)
         elif event == "joined":
             self._joined(rank, report, now)
+            if self.losses is not None:
+                self.losses.gone.discard(number)
         elif event in _LIBRARY:
             # A Python rank reports when it joins: a mapped libmpi proves nothing.
             rank.loaded_only = rank.loaded_only or event != "mapped"
@@ -119,8 +123,7 @@ class MpiWorld:
             rank.missed = rank.meeting if report.flag("failed") else None
             rank.meeting = None
         elif event == "not-finite":
-            found = self.not_finite.setdefault((report.text("name"), report.text("value")), {})
-            found.setdefault(number, report.text("place"))
+            self.not_finite.add(report)
         elif event == "crashed":
             rank.why = rank.why or report.text("where")
         elif event == "spawning":
@@ -147,14 +150,29 @@ class MpiWorld:
                 rank.fix = report.text("fix", rank.fix)
                 if rank.code != 0:
                     self._fault(rank, report.number("at", now))
-            if self.losses is not None and (rank.code != 0 or self._left(rank)):
-                self.losses.add(self._blame(rank) if rank.code else self.left_early(rank))
+            if self.losses is not None and not self.is_gone(number):
+                self._lose(rank)
         if self._lost is None and report.text("launcher"):
             self._lost = now, rank.host, report.text("launcher")
         if not well or self._first_failure is None:
             return False
         self._known_since = now
         return True
+
+    def tolerate(self, least: int) -> None:
+        """Go on while `least` ranks are left, now that all have joined."""
+        self.losses, self._first_failure = Losses(least), None
+        for rank in self.ranks.values():
+            if rank.ended is not None:
+                self._lose(rank)
+
+    def is_gone(self, rank: int) -> bool:
+        """Return whether an elastic run has lost this rank, and it has not come back."""
+        return self.losses is not None and rank in self.losses.gone
+
+    def _lose(self, rank: Rank) -> None:
+        if self.losses is not None and (rank.code != 0 or self._left(rank)):
+            self.losses.add(self._blame(rank) if rank.code else self.left_early(rank))
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
@@ -228,20 +246,6 @@ class MpiWorld:
         self._over_since = None
         return True
 
-    def not_finite_text(self) -> str:
-        """Which logged numbers have become NaN or infinite, on which rank first; "" for none."""
-        texts = []
-        for (name, value), ranks in self.not_finite.items():
-            first, *others = sorted(ranks.items(), key=lambda each: _natural(each[1]))
-            text = f"{name} became {value} on rank {first[0]} at {first[1]}"
-            if others:
-                more = f" and {len(others) - _SHOWN} more ranks" if len(others) > _SHOWN else ""
-                shown = (f"on rank {rank} at {at}" for rank, at in others[:_SHOWN])
-                text += f", then {', '.join(shown)}{more}"
-            texts.append(text)
-        more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-        return "; ".join(texts[:_SHOWN]) + more
-
     @property
     def started(self) -> int:
         """The number of ranks that have started."""
@@ -250,7 +254,7 @@ class MpiWorld:
     @property
     def up(self) -> int:
         """The number of ranks that have started, and were not lost since."""
-        return self.started - (len(self.losses.failures) if self.losses is not None else 0)
+        return self.started - (len(self.losses.gone) if self.losses is not None else 0)
 
     @property
     def running(self) -> List[int]:
@@ -552,14 +556,6 @@ class MpiWorld:
         if failure is self.mismatch or not code:
             return WorldError.exit_code
         return code if code >= 0 else 128 - code
-
-
-def _natural(at: str) -> float:
-    """The number in "step 12"."""
-    try:
-        return float(at.split()[1])
-    except (ValueError, IndexError):
-        return 0.0
 
 
 # What Gloo, NCCL and stores report of a connection that the other rank has closed.

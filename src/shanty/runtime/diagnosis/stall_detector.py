@@ -249,7 +249,7 @@ class StallDetector:
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
         loads = {host: self._load(host, look.moves.load) for host, look in self._looks.items()}
         forked = {rank.rank: rank.forked for rank in known.ranks.values() if rank.forked}
-        lost = known.losses.ranks if known.losses is not None else ()
+        lost = known.losses.gone if known.losses is not None else ()
         ended = {rank: host for rank, host in ended.items() if rank not in lost}
         size = (known.expected or 0) - len(lost)
         ranks = [state for state in ranks if state.rank not in lost]

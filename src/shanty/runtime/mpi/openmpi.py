@@ -191,8 +191,9 @@ class OpenMPI5(OpenMPI):
         ("PRTE_MCA_hwloc_default_binding_policy", "none"),
     )
     without_cma = (("OMPI_MCA_smsc", "^cma"),)
-    elastic = (("OMPI_MCA_async_mpi_finalize", "1"), *tcp_and_memory)
     oversubscribed = (("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),)
+    # The slots of ranks that were lost remain taken for those that are started in their place.
+    elastic = (("OMPI_MCA_async_mpi_finalize", "1"), *tcp_and_memory, *oversubscribed)
     segment_variables = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
     prefix_variables = ("OPAL_PREFIX",)
     radix_variable = "PRTE_MCA_rml_base_radix"

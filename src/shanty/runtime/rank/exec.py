@@ -30,6 +30,7 @@ from shanty.runtime.lines.command import (
 )
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
+from shanty.runtime.rank.reports import JOINS, SEATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def main(argv: list[str]) -> int:
     if rank is None:  # no launcher started us: the program is run as it is
         os.execvp(argv[0], argv)
     size = processes.number(environ, processes.SIZE) or 1
+    if argv[0].startswith(SEATS):
+        rank, size = _take_seat(argv.pop(0), rank)
     local = processes.number(environ, processes.LOCAL_RANK) or 0
     local_size = processes.number(environ, processes.LOCAL_SIZE) or 1
     try:
@@ -142,6 +145,19 @@ def main(argv: list[str]) -> int:
             "write the script to a file, and run that",
         )
     return program.run()
+
+
+def _take_seat(word: str, rank: int) -> tuple[int, int]:
+    """Returns the rank and the size of the run for one that takes the place of a lost rank."""
+    size, _, seats = word[len(SEATS) :].partition(":")
+    seat = int(seats.split(",")[rank])
+    os.environ[JOINS] = "1"
+    folder = os.environ.get("SHANTY_ATTEMPT_DIR") or os.environ["SHANTY_RUN_DIR"]
+    try:  # noqa: SIM105  contextlib is not light
+        os.unlink(f"{folder}/claims/{os.environ.get('SHANTY_WORLD', '0')}-{seat}")
+    except OSError:
+        pass
+    return seat, int(size)
 
 
 def _stay_on_our_cores(numbers: str) -> None:

@@ -131,6 +131,19 @@ def accelerate(state: Any, _: Any, claim: Callable[[], bool]) -> None:
     partial.__init__ = joining
 
 
+def regrowth(module: Any, process: Any, claim: Callable[[], bool]) -> None:
+    """Let a rank that takes the place of a lost one report that it has joined the others."""
+    join = module.join
+
+    def reporting() -> Any:
+        made = join()
+        if claim():
+            process.joined(process.mpi, process.rank, process.size)
+        return made
+
+    module.join = reporting
+
+
 def futures(core: Any, process: Any, claim: Callable[[], bool]) -> None:
     """Guard `MPIPoolExecutor`, whose workers MPI_Comm_spawn starts, in a thread of mpi4py's own.
 

@@ -187,7 +187,9 @@ class RankProcess:
         known = self.has_joined or os.getpid() != self.pid
         if not known and mpi.Comm.Get_parent() == mpi.COMM_NULL:
             self.joined(mpi, world.Get_rank(), world.Get_size())
-            atexit.register(self._finalize)
+        elif known or "SHANTY_JOINS" not in os.environ:
+            return
+        atexit.register(self._finalize)
 
     def joined(self, mpi: Any, rank: int, size: int) -> None:
         """Reports that this process is `rank` of `size` by `mpi`: mpi4py.MPI or the like."""
@@ -235,8 +237,11 @@ class RankProcess:
         """Reports that the rank ended well; the last of the exit handlers."""
         import mpi4py
 
-        # The world of an elastic run goes on without it.
-        if self.in_mpi and not self.failing and os.environ.get("SHANTY_FAILING"):
+        # The world of an elastic run goes on without it, or cannot be finalized.
+        failing = os.environ.get("SHANTY_FAILING")
+        if self.in_mpi and not self.failing and failing:
+            if failing == "0":
+                self.tell("finalized")
             load_part("rank/ending").leave(0)
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
             self.tell("leaving")
@@ -298,6 +303,7 @@ class ImportFollower:
         "xgboost.tracker": "meeting.xgboost_tracker",
         "mlx.core": "import_hooks.mlx",  # it brings up MPI
         "mpi4py.futures._core": "import_hooks.futures",  # it spawns processes
+        "shanty.collectives.regrowth": "import_hooks.regrowth",
         "jax._src.clusters": "import_hooks.jax",  # it looks for the other processes
         "jax._src.distributed": "meeting.jax",
         "tensorflow.python.eager.context": "meeting.tensorflow",

@@ -142,6 +142,8 @@ def _run(words: list[str]) -> None:
         module.prefer_own(os.environ.get("SHANTY_PACKAGE", ""))
     sys.argv = [kind or rest[0], *rest[1:]]
     work = _work(kind, rest[0])
+    if "SHANTY_JOINS" in os.environ:  # those that started it wait until it has started MPI
+        import mpi4py.MPI  # noqa: F401
     fix = place = ""
     debug = os.environ.get("SHANTY_DEBUG_RANK", "")
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from plans import world_of
-from shanty.runtime.diagnosis.losses import Losses
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.installation import Installation
@@ -21,7 +20,7 @@ def elastic(size: int, least: int = 1) -> MpiWorld:
     for rank in range(size):
         joined = {"event": "joined", "rank": rank, "mpi_rank": rank, "size": size}
         world.report(Report({**joined, "mpi_size": size, **LIBRARY}), 1.0)
-    world.losses = Losses(least)
+    world.tolerate(least)
     return world
 
 
@@ -40,7 +39,7 @@ def test_the_others_go_on(code: int) -> None:
     assert end(world, 1, code) is False  # it is no failure of the world
     assert verdict(world) is None
     assert (world.up, world.started, world.expected) == (2, 3, 3)
-    assert world.losses is not None and world.losses.ranks == {1}
+    assert world.losses is not None and world.losses.gone == {1}
     for rank in (0, 2):
         world.report(Report({"event": "finalized", "rank": rank}), 6.0)
         end(world, rank, 0)
@@ -105,3 +104,48 @@ def test_a_rank_that_was_ended_since_it_hung() -> None:
     (failure,) = world.losses.failures
     assert failure.what == "rank 1 on h was ended since it hung"
     assert failure.why == "no progress for 60 s: rank 1 on h is stopped"
+
+
+def start_again(world: MpiWorld, rank: int) -> None:
+    size = world.expected
+    world.report(Report({"event": "started", "rank": rank, "size": size, "host": "h"}), 6.0)
+
+
+def join(world: MpiWorld, rank: int) -> None:
+    size = world.expected
+    joined = {"event": "joined", "rank": rank, "mpi_rank": rank, "size": size, "mpi_size": size}
+    world.report(Report({**joined, **LIBRARY}), 7.0)
+
+
+def test_a_rank_comes_back() -> None:
+    world = elastic(3, least=2)
+    end(world, 1, -9)
+    start_again(world, 1)
+    assert (world.up, world.is_gone(1)) == (2, True)
+    join(world, 1)
+    assert (world.up, world.is_gone(1)) == (3, False)
+    end(world, 0, -9)  # the second loss, but two are left
+    assert verdict(world) is None
+    assert world.losses is not None and len(world.losses.failures) == 2
+
+
+def test_one_that_fails_on_its_way_back_is_no_other_loss() -> None:
+    world = elastic(3, least=2)
+    end(world, 1, -9)
+    start_again(world, 1)
+    end(world, 1, 1, why="ImportError: x")
+    assert world.losses is not None and len(world.losses.failures) == 1
+    assert world.up == 2
+    assert verdict(world) is None
+
+
+def test_a_rank_that_was_lost_while_others_still_joined() -> None:
+    world = world_of(3, *3 * ["h"], launcher=OPENMPI)
+    for rank in range(3):
+        join(world, rank)
+        if rank == 1:
+            end(world, 0, -9)
+    assert world.complete
+    world.tolerate(1)
+    assert world.losses is not None and world.losses.gone == {0}
+    assert verdict(world) is None

@@ -258,14 +258,14 @@ def test_numbers_that_became_nan() -> None:
     for rank, step in ((0, 10), (1, 9), (2, 10), (3, 11), (4, 12), (5, 13)):
         world.report(Report({**report, "rank": rank, "place": f"step {step}"}), 1.0)
         world.report(Report({**report, "rank": rank, "place": "step 99"}), 1.0)
-    assert world.not_finite_text() == (
+    assert world.not_finite.text() == (
         "loss became NaN on rank 1 at step 9, then on rank 0 at step 10, on rank 2 at step 10, "
         "on rank 3 at step 11 and 2 more ranks"
     )
     world.report(
         Report({**report, "name": "best", "value": "Infinity", "rank": 0, "place": "step 1"}), 1.0
     )
-    assert world.not_finite_text().endswith("; best became Infinity on rank 0 at step 1")
+    assert world.not_finite.text().endswith("; best became Infinity on rank 0 at step 1")
     assert world.verdict(100.0) is None
 
 

@@ -1,0 +1,185 @@
+"""Ranks that take the place of lost ones, in an elastic run whose state is committed.
+
+While ranks are missing, the ones that are left look at each commit what to do; the first of them
+decides for all. They start the missing ranks (MPI_Comm_spawn), and train on while these import
+what the script imports. A new rank says when it has come to `hvd.init()` and waits there, asleep.
+At the next commit all meet: the world of the living and that of the new ranks become one
+(MPI_Intercomm_merge), and the state goes from rank 0 to all.
+
+If a rank is lost while others are on their way, these are given up: their way in leads through a
+communicator that has a dead rank. Others are started at a later commit.
+
+On one machine only: in the launcher of Open MPI 5.0.11, `connect_release` of pmix_server_dyn.c
+writes behind an array where two of its daemons take part. It crashed in 1 of 9 runs on hosts, and
+in none of 60 on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from array import array
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shanty.runtime.rank.reports import JOINS, SEATS
+from shanty.runtime.rundir import FAILING, SEAT
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+START = "SHANTY_RANK_START"
+"""The variable with the command line of a rank, in a shell's words."""
+
+_TAG = 0x5A19
+_TRIES = 3  # starts without a rank that joined, until no more are made
+_PAUSE = 5.0  # seconds after one that failed
+_LOOK = 0.01  # seconds between two looks of a rank that waits
+
+
+class _Step(IntEnum):
+    NONE = 0
+    START = 1
+    MEET = 2
+    DROP = 3
+    GIVE_UP = 4
+
+
+class Regrowth:
+    """What the ranks that are left know of the missing ones. The same on all, but for `_ready`."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size  # of the whole world
+        self.meeting = False  # all ranks have agreed to meet the new ones
+        self._way: MPI.Intercomm | None = None  # to the ranks that were started
+        self._count = self._ready = self._failed = 0
+        self._after = 0.0
+        self._over = False
+        self.has_started = is_joining()  # ranks, or was started itself
+
+    def look(self, living: MPI.Intracomm) -> bool:
+        """Return whether all ranks are to meet new ones now. All must call it at the same point.
+
+        Raises MPI.Exception when another rank was lost.
+        """
+        if self._over or living.size >= self.size:
+            return False
+        seat = int(os.environ.get(SEAT) or os.environ["RANK"])
+        mine = array("i", [seat, self._next() if living.rank == 0 else 0])
+        all_of_them = array("i", [0] * 2 * living.size)
+        living.Allgather(mine, all_of_them)
+        step = _Step(all_of_them[1])
+        if step is _Step.START:
+            self._start(living, sorted({*range(self.size)} - {*all_of_them[::2]}))
+        elif step is _Step.DROP:
+            self.drop()
+        elif step is _Step.GIVE_UP:
+            self._over = True
+        self.meeting = step is _Step.MEET
+        return self.meeting
+
+    def _next(self) -> _Step:
+        from mpi4py import MPI
+
+        if self._way is None:
+            if time.monotonic() < self._after:
+                return _Step.NONE
+            return _Step.START if self._failed < _TRIES else _Step.GIVE_UP
+        try:
+            while self._way.Iprobe(MPI.ANY_SOURCE, _TAG):
+                self._way.Recv(array("i", [0]), MPI.ANY_SOURCE, _TAG)
+                self._ready += 1
+        except MPI.Exception:
+            return _Step.DROP  # one of them was lost
+        return _Step.MEET if self._ready == self._count else _Step.NONE
+
+    def _start(self, living: MPI.Intracomm, seats: list[int]) -> None:
+        from mpi4py import MPI
+
+        word = f"{SEATS}{self.size}:{','.join(map(str, seats))}"
+        program, *words = shlex.split(os.environ[START].replace(SEATS, word, 1))
+        info = MPI.Info.Create({"wdir": os.environ.get("PWD") or str(Path.cwd())})
+        self.has_started = True
+        try:
+            self._way = living.Spawn(program, words, len(seats), info)
+            self._way.Set_errhandler(MPI.ERRORS_RETURN)
+            self._count, self._ready = len(seats), 0
+        except MPI.Exception as error:
+            if living.rank == 0:
+                print(f"shanty: no rank could be started: {error}", file=sys.stderr, flush=True)
+            self.drop()
+        info.Free()
+
+    @property
+    def has_way(self) -> bool:
+        """Return whether ranks were started that have not joined."""
+        return self._way is not None
+
+    def meet(self, living: MPI.Intracomm) -> MPI.Intracomm | None:
+        """Return the world with the new ranks; None where they cannot join. Collective."""
+        from mpi4py import MPI
+
+        assert self._way is not None
+        meeting, self.meeting = self.meeting, False
+        if not meeting or self._way.Get_size() != living.size:  # a rank was lost meanwhile
+            return None
+        made = None
+        with suppress(MPI.Exception):
+            if living.rank == 0:
+                for k in range(self._count):
+                    self._way.Send(array("i", [1]), k, _TAG)
+            made = self._way.Merge(high=False)
+            made.Set_errhandler(MPI.ERRORS_RETURN)
+        return made
+
+    def drop(self) -> None:
+        """Give up the ranks that were started and have not joined; others may be started later."""
+        self._failed, self._after = self._failed + 1, time.monotonic() + _PAUSE
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Let the ranks that were started and have not joined end themselves."""
+        from mpi4py import MPI
+
+        if self._way is not None:
+            with suppress(MPI.Exception):
+                self._way.Revoke()
+            self._way = None
+
+    def joined(self) -> None:
+        """Note that the new ranks have joined."""
+        self._way, self._failed = None, 0
+
+
+def is_joining() -> bool:
+    """Return whether this rank takes the place of a lost one, and has not joined yet."""
+    return JOINS in os.environ
+
+
+def join() -> MPI.Intracomm:
+    """Return the world with this rank in it, once the others come to a commit.
+
+    Ends this process where they do not want it any more.
+    """
+    from mpi4py import MPI
+
+    way = MPI.Comm.Get_parent()
+    for each in (MPI.COMM_WORLD, MPI.COMM_SELF, way):
+        each.Set_errhandler(MPI.ERRORS_RETURN)
+    try:
+        way.Send(array("i", [1]), 0, _TAG)
+        while not way.Iprobe(0, _TAG):
+            time.sleep(_LOOK)
+        way.Recv(array("i", [0]), 0, _TAG)
+        made = way.Merge(high=True)
+    except MPI.Exception:
+        text = "shanty: this rank was to take the place of a lost one, and is not needed any more"
+        print(text, file=sys.stderr, flush=True)
+        os.environ[FAILING] = "1"  # MPI_Finalize would wait for the others
+        sys.exit(0)
+    made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made
