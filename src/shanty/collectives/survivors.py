@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from shanty.collectives import confirmation
 from shanty.runtime.rundir import FAILING, SEAT
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
             each.Set_errhandler(MPI.ERRORS_RETURN)
         _living = world.Dup()
         _living.Set_errhandler(MPI.ERRORS_RETURN)
+        confirmation.listen(world.rank)
     return _living
 
 
@@ -104,7 +106,10 @@ def count() -> int:
 
 
 def shrink() -> int:
-    """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`."""
+    """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`.
+
+    Does not return on a rank that was cut off from the run: it ends.
+    """
     global _living, _again
     from mpi4py import MPI
 
@@ -114,7 +119,21 @@ def shrink() -> int:
         assert isinstance(made, MPI.Intracomm)
         made.Set_errhandler(MPI.ERRORS_RETURN)
         _living = made
+        confirm()
     return count()
+
+
+def confirm() -> None:
+    """Go on only if the controller confirms that the run is that of the ranks that are left."""
+    if _living is not None:
+        from mpi4py import MPI
+
+        living, all_ranks = _living.Get_group(), MPI.COMM_WORLD.Get_group()
+        lost = MPI.Group.Difference(all_ranks, living)
+        seats = MPI.Group.Translate_ranks(lost, range(lost.size), all_ranks)
+        for group in (living, all_ranks, lost):
+            group.Free()
+        confirmation.confirm(seats)
 
 
 def leave() -> None:

@@ -21,7 +21,6 @@ from shanty.runtime.controller.queue_ending import QueueEnding, grace
 from shanty.runtime.controller.status_file import StatusFile
 from shanty.runtime.controller.verdicts import Outcome
 from shanty.runtime.diagnosis.activity import ActivityWatch
-from shanty.runtime.diagnosis.losses import Losses
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict, late, misplaced
 from shanty.runtime.diagnosis.run_view import RunView
@@ -31,7 +30,7 @@ from shanty.runtime.diagnosis.stacks import absent, alive, collect, with_native
 from shanty.runtime.diagnosis.stall_detector import StallDetector
 from shanty.runtime.errors import TIME_LIMIT_EXIT, LaunchError, ShantyError, WorldError
 from shanty.runtime.folder_watch import RunFolder
-from shanty.runtime.heartbeat import SILENCE, FailureDetector, Heartbeat
+from shanty.runtime.heartbeat import BEAT, ELASTIC_BEAT, SILENCE, FailureDetector, Heartbeat
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.spec import HOST, Failure, State
@@ -39,6 +38,7 @@ from shanty.runtime.spec import HOST, Failure, State
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.channel import Received
+    from shanty.runtime.controller.elastic import Elastic
     from shanty.runtime.controller.worker_links import WorkerLinks
     from shanty.runtime.diagnosis.link_check import LinkCheck
     from shanty.runtime.diagnosis.network_watch import NetworkWatch
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
 _DOUBT = 2.0  # seconds to check the network before an end without an explanation is reported
 HUNG = 5.0  # seconds that a launcher may outlive its last rank
+STUCK = 0.2  # the same where it waits for ranks of a lost host
 _WARNED = 3.0  # seconds to wait for the hosts' answers to a signal
 _TICK = 0.5
 
@@ -67,6 +68,7 @@ class Controller:
         self.silence = FailureDetector()  # the node agent's
         self.folder = RunFolder(run)
         self.workers: Optional[WorkerLinks] = None  # None for a run on this machine
+        self.elastic: Optional[Elastic] = None  # of such a run, once all ranks have joined
         self.stalls = StallDetector(run, plan, self)
         self.activity = ActivityWatch(run, self)
         self._network: Optional[NetworkWatch] = None
@@ -105,7 +107,8 @@ class Controller:
         poll.register(wake, select.POLLIN)
         poll.register(channel.source, select.POLLIN)
         # Node agents end the run when they receive nothing for too long.
-        self.heartbeat = Heartbeat(lambda: self.tell(messages.Alive()))
+        every = BEAT if self.plan.limits.elastic is None else ELASTIC_BEAT
+        self.heartbeat = Heartbeat(lambda: self.tell(messages.Alive()), every)
         while not self.gone and channel.open:
             self.heartbeat.turn()
             for fd, _ in poll.poll(self._patience() * 1000):
@@ -228,10 +231,12 @@ class Controller:
             expected = self.plan.ranks if name == TOP else None
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
-        lost = len(world.losses.failures) if world.losses is not None else 0
+        if self.elastic is not None and name == TOP:
+            taken = self.elastic.take(report)
+            if taken is None:
+                return
+            report = taken
         first_failure = world.report(report, now)
-        if world.losses is not None and len(world.losses.failures) > lost:
-            self._lose(world.losses.failures[-1], world.up)
         if first_failure:
             self._flush_reports(name)
             unexplained = (report.whole("code") or 0) < 0 or not report.text("why")
@@ -253,18 +258,19 @@ class Controller:
             else:
                 changed["state"] = State.RUNNING
                 if self.plan.limits.elastic is not None:
-                    world.losses = Losses(self.plan.limits.elastic)
+                    from shanty.runtime.controller.elastic import Elastic
+
+                    least = self.plan.limits.elastic
+                    self.elastic = Elastic(world, least, self.workers, self)
         self.status_file.update(**changed)
 
     def kill_hung(self, ranks: Sequence[int], why: str) -> None:
         """End ranks of an elastic run that hang."""
-        losses = self.worlds[TOP].losses
-        if losses is not None:
-            losses.hung.update(dict.fromkeys(ranks, why))
-            self.tell(messages.KillRanks(tuple(ranks)))
+        if self.elastic is not None:
+            self.elastic.kill(ranks, "it hung", why)
 
-    def _lose(self, failure: Failure, up: int) -> None:
-        """Report that an elastic run has lost a rank, unless it ends all of them itself."""
+    def lost(self, failure: Failure, up: int) -> None:
+        """Report that an elastic run has lost ranks, unless it ends all of them itself."""
         if self.ending:
             return
         failure = self.outcome.with_lines(failure)
@@ -287,9 +293,12 @@ class Controller:
         """
         if self.workers is not None:
             top = self.worlds.get(TOP)
-            lost = self.workers.judge(now, launcher_is_done=top is not None and top.is_over)
+            over = top is not None and (top.deserted if self.elastic is not None else top.is_over)
+            lost = self.workers.judge(now, launcher_is_done=over)
             if lost is not None and not self.ending:
                 self._condemn_launch(lost, 0.0)
+        if self.elastic is not None:
+            self.elastic.judge(now)
         removed = self.folder.failure() if not self.ending else None
         if removed is not None:
             self._condemn_launch(removed, FAILURE_GRACE)
@@ -352,7 +361,9 @@ class Controller:
             explains = self.outcome.needs_launchers_words(self.worlds[TOP])
             self.tell(messages.End(None, FAILURE_GRACE if explains else 0.0))
         for name, world in self.worlds.items():
-            if self.outcome.launcher is None and not self.ending and world.is_outlived(now, HUNG):
+            stuck = self.elastic is not None and self.elastic.is_stuck  # it ends by no other way
+            hung = STUCK if stuck else HUNG
+            if self.outcome.launcher is None and not self.ending and world.is_outlived(now, hung):
                 self.agent.send(messages.EndHungLauncher(name))
 
     def _condemn_launch(self, failure: Failure, grace: float) -> None:

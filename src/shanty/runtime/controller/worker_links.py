@@ -24,7 +24,7 @@ from shanty.runtime.controller.worker_link import ClockOffset, WorkerLink, Worke
 from shanty.runtime.diagnosis.run_view import Actions
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.folder_watch import removed
-from shanty.runtime.heartbeat import SILENCE
+from shanty.runtime.heartbeat import ELASTIC_SILENCE, SILENCE, FailureDetector
 from shanty.runtime.messages import Launch, Prepare
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.plan import Plan
@@ -69,6 +69,7 @@ class WorkerLinks:
         self._begun: Dict[str, WorkerLink] = {}  # artifacts, and the workers that send them
         self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float]] = {}
         self._rsh = RshServer(self.worker_of, self._plan)
+        self.lost: Dict[str, Failure] = {}  # hosts that an elastic run goes on without, and why
         _allow_many_files()
         self._start()
 
@@ -135,6 +136,26 @@ class WorkerLinks:
             return _without_daemon(*killed)
         dropped = self._rsh.dropped() if self._failure is None and not launcher_is_done else ""
         return _without_call(dropped, self._plan.lead.name) if dropped else self._failure
+
+    def tolerate(self) -> None:
+        """Let the run go on without hosts that are lost from now on."""
+        self._rsh.is_elastic = True
+        for worker in self._workers:
+            worker.silence = FailureDetector()  # which has not seen how long the start took
+
+    def give_up(self, name: str) -> None:
+        """Keep the launcher from learning that its daemon on this host is lost."""
+        for worker in self._workers:
+            if worker.name == name:
+                self._rsh.lost(worker)
+
+    def without_daemon(self) -> Dict[str, int]:
+        """Return the hosts whose daemon has ended, unknown to the launcher, and its exit code."""
+        return self._rsh.without_daemon()
+
+    def release_daemons(self) -> None:
+        """Let the launcher know which daemons have ended."""
+        self._rsh.release()
 
     @property
     def all_live(self) -> bool:
@@ -260,7 +281,8 @@ class WorkerLinks:
             if worker.live and not worker.channel.open:
                 self._receive(worker)  # a message could not be written: it was not polled since
             if worker.live:
-                patience = CONNECTING if worker.state is WorkerState.CONNECTING else SILENCE
+                silence = ELASTIC_SILENCE if self._rsh.is_elastic else SILENCE
+                patience = CONNECTING if worker.state is WorkerState.CONNECTING else silence
                 if worker.silence.is_over(now, patience):
                     allowed = worker.silence.patience(patience)
                     self._lose(worker, self._silent(worker, allowed))
@@ -271,7 +293,9 @@ class WorkerLinks:
         worker.state = WorkerState.LOST
         worker.process.kill()
         self._rsh.lost(worker)
-        if self._failure is None:
+        if self._rsh.is_elastic:
+            self.lost[worker.name] = failure
+        elif self._failure is None:
             self._failure = failure
         if was_there:  # its node agent is dead or frozen; the host may be well
             request = RESET if self._plan.may_try_again else REAP

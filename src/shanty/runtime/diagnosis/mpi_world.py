@@ -16,7 +16,7 @@ from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rank.reports import TRUNCATED, UNSPAWNED, UNWRITABLE
-from shanty.runtime.spec import MEMORY, Failure
+from shanty.runtime.spec import HOST, MEMORY, Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
 FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
@@ -148,7 +148,7 @@ class MpiWorld:
                 if rank.code != 0:
                     self._fault(rank, report.number("at", now))
             if self.losses is not None and (rank.code != 0 or self._left(rank)):
-                self.losses.add(self._blame(rank) if rank.code else self.left_early(rank))
+                self.losses.add(number, self._blame(rank) if rank.code else self.left_early(rank))
         if self._lost is None and report.text("launcher"):
             self._lost = now, rank.host, report.text("launcher")
         if not well or self._first_failure is None:
@@ -547,7 +547,7 @@ class MpiWorld:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
         rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
         code = rank.code if rank is not None and not self._stranger(rank) else None
-        if self._lost is not None and failure.rank is None:
+        if failure.rank is None and (self._lost is not None or failure.cause == HOST):
             return LaunchError.exit_code
         if failure is self.mismatch or not code:
             return WorldError.exit_code

@@ -24,6 +24,7 @@ from shanty.runtime.channel import Channel, readable
 from shanty.runtime.connections import REAP, RESET
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.folder_watch import RunFolder
+from shanty.runtime.heartbeat import ELASTIC_LEASE
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.node.launcher_daemons import Daemons
 from shanty.runtime.node.node_agent import NodeAgent
@@ -150,12 +151,19 @@ class WorkerAgent(NodeAgent):
             self._daemons.ended(pid, code)
 
     def tick(self) -> None:
-        """Send new parts of files, as far as the connection takes them; renew the run's key."""
+        """Send new parts of files, as far as the connection takes them; renew the run's key.
+
+        In an elastic run, ranks stop while the controller is silent.
+        """
         if self.controller.open:
             self._send_files(_AHEAD)
             with contextlib.suppress(OSError):
                 last = time.time() - (time.monotonic() - self.silence.since)
                 os.utime(self.run_dir.heard, (last, last))
+        if self.words is not None:
+            silent = time.monotonic() > self.silence.since + ELASTIC_LEASE
+            pids = [pid for program in self.programs.values() for pid in program.pids]
+            self.words.pause(pids, pause=silent and not self.ending)
         if time.monotonic() > self._next_renewal:
             self._next_renewal = time.monotonic() + _RENEWAL
             with contextlib.suppress(OSError):
