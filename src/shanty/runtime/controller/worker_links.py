@@ -9,6 +9,7 @@ when the launcher asks for them (`rsh_server`).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -67,7 +68,7 @@ class WorkerLinks:
         self._listener = -1  # where the launcher's calls for ssh come in
         self._polled: Set[int] = set()
         self._begun: Dict[str, WorkerLink] = {}  # artifacts, and the workers that send them
-        self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float]] = {}
+        self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float, float]] = {}
         self._rsh = RshServer(self.worker_of, self._plan)
         self.lost: Dict[str, Failure] = {}  # hosts that an elastic run goes on without, and why
         _allow_many_files()
@@ -306,7 +307,8 @@ class WorkerLinks:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._reapers[worker.name] = process, _OF_SILENT if silent else _REAPING
+            since = time.monotonic() if self._rsh.is_elastic else math.inf  # else: its end is near
+            self._reapers[worker.name] = process, since, _OF_SILENT if silent else _REAPING
 
     def _silent(self, worker: WorkerLink, patience: float) -> Failure:
         if worker.state is WorkerState.CONNECTING:
@@ -320,7 +322,7 @@ class WorkerLinks:
                 host=worker.name,
             )
         others = [w for w in self._workers if w is not worker and w.state is not WorkerState.LOST]
-        if others and all(w.silence.seconds > patience / 2 for w in others):
+        if not self._rsh.is_elastic and others and all(w.silence.seconds > patience / 2 for w in others):
             names = ", ".join(w.name for w in self._workers)
             return Failure(
                 f"the lead host {self._plan.lead.name} has lost all other hosts at once ({names})",
@@ -329,8 +331,11 @@ class WorkerLinks:
                 host=self._plan.lead.name,
                 cause=HOST,
             )
+        what = f"host {worker.name} has sent nothing for {patience:.0f} s"
+        if self._rsh.is_elastic:
+            what = f"host {worker.name} went silent (no sign of life for {patience:.0f} s)"
         return Failure(
-            f"host {worker.name} has sent nothing for {patience:.0f} s",
+            what,
             "it is cut off from the network, frozen, or was restarted",
             "check the host and its network; run again",
             host=worker.name,
@@ -473,9 +478,9 @@ class WorkerLinks:
             worker.channel.close()
         unswept = {w.name for w in self._workers if w.state is WorkerState.LOST}
         began = time.monotonic()
-        for name, (reaper, patience) in self._reapers.items():
+        for name, (reaper, since, patience) in self._reapers.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                reaper.wait(max(0.0, began + patience - time.monotonic()))
+                reaper.wait(max(0.0, min(began, since) + patience - time.monotonic()))
             reaper.kill()
             if reaper.wait() == 0:
                 unswept.discard(name)
