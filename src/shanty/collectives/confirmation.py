@@ -9,16 +9,17 @@ node agent of this host (SHANTY_REPORTS), an answer comes through a FIFO in the 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 from shanty.runtime.rundir import ATTEMPT_DIR, RUN_DIR, RunDir
 
@@ -29,6 +30,7 @@ _WITHOUT_SYNC, _THIS_PROCESS, _PROC = -200, 7, 22  # PMIX_ERR_PROC_TERM_WO_SYNC 
 _REPORTS = "SHANTY_REPORTS"  # the variable with the FIFO to the node agent
 
 _answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+_numbers = itertools.count(1)
 _seat = -1  # the number that this rank began with; none outside of a run
 
 
@@ -50,13 +52,22 @@ def listen(seat: int) -> None:
 
 
 def confirm(without: Collection[int]) -> None:
-    """Ask whether this rank may go on without these ranks, by their seats; end it if it may not."""
+    """Ask whether this rank may go on without these ranks, by their seats; end it if it may not.
+
+    The answer comes once all that it goes on with have asked the same.
+    """
+    _ask("membership", ",".join(map(str, sorted(without))))
+
+
+def confirm_place() -> None:
+    """Ask whether this rank still is a part of the run, and end it if it is not."""
+    _ask("place", f"#{next(_numbers)}")
+
+
+def _ask(event: str, word: str) -> None:
     if _seat < 0:
         return
-    names = ",".join(map(str, sorted(without)))
-    while not _answers.empty():
-        _answers.get()
-    report = {"event": "membership", "rank": _seat, "world": "0", "without": names}
+    report = {"event": event, "rank": _seat, "world": "0", "word": word}
     with suppress(OSError):  # the node agent is gone: no answer comes
         channel = os.open(os.environ[_REPORTS], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(channel, True)
@@ -64,12 +75,17 @@ def confirm(without: Collection[int]) -> None:
             os.write(channel, json.dumps(report).encode() + b"\n")
         finally:
             os.close(channel)
-    try:
-        answer = _answers.get(timeout=_PATIENCE)
-    except queue.Empty:
-        _end(f"the controller has not confirmed within {_PATIENCE:.0f} s that it is still a part")
-    if answer != names:
-        _end("the others go on without it")
+    until = time.monotonic() + _PATIENCE
+    with suppress(queue.Empty):
+        while (left := until - time.monotonic()) > 0:
+            if _answers.get(timeout=left) == word:  # another is that to a question before
+                return
+    text = (
+        f"shanty: rank {_seat} ends, and saves nothing more: the controller has not confirmed "
+        f"within {_PATIENCE:.0f} s that it is still a part of the run"
+    )
+    print(text, file=sys.stderr, flush=True)
+    os._exit(_ENDED)  # no exit handler may save anything
 
 
 def _listen(fifo: int) -> None:
@@ -83,13 +99,6 @@ def _listen(fifo: int) -> None:
             elif kind == "lost":
                 for rank in map(int, text.split(",")):
                     _declare(rank)
-
-
-def _end(why: str) -> NoReturn:
-    """End this process at once: no exit handler may save anything."""
-    text = f"shanty: rank {_seat} ends, and saves nothing more: {why} of the run"
-    print(text, file=sys.stderr, flush=True)
-    os._exit(_ENDED)
 
 
 class _Process(ctypes.Structure):

@@ -108,7 +108,7 @@ def count() -> int:
 def shrink() -> int:
     """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`.
 
-    Does not return on a rank that was cut off from the run: it ends.
+    The controller has to confirm it: a rank that was cut off from the run ends here.
     """
     global _living, _again
     from mpi4py import MPI
@@ -119,21 +119,13 @@ def shrink() -> int:
         assert isinstance(made, MPI.Intracomm)
         made.Set_errhandler(MPI.ERRORS_RETURN)
         _living = made
-        confirm()
-    return count()
-
-
-def confirm() -> None:
-    """Go on only if the controller confirms that the run is that of the ranks that are left."""
-    if _living is not None:
-        from mpi4py import MPI
-
         living, all_ranks = _living.Get_group(), MPI.COMM_WORLD.Get_group()
         lost = MPI.Group.Difference(all_ranks, living)
         seats = MPI.Group.Translate_ranks(lost, range(lost.size), all_ranks)
         for group in (living, all_ranks, lost):
             group.Free()
         confirmation.confirm(seats)
+    return count()
 
 
 def leave() -> None:

@@ -54,8 +54,12 @@ class Elastic:
             self._lose_daemon(host, f"the launcher's {daemon} there was killed")
         if report.rank in self.losses.ranks:
             return None
+        word = report.text("word")
         if report.event == "membership":
-            self._membership.ask(report.rank, self._all - _numbers(report.text("without")))
+            self._membership.ask(report.rank, self._all - _numbers(word))
+            return None
+        if report.event == "place":
+            self._actions.tell_host(host, messages.TellRanks((report.rank,), f"confirmed {word}"))
             return None
         return report
 
@@ -117,7 +121,8 @@ class Elastic:
         ranks = [rank for rank in self._world.running if self._world.ranks[rank].host == host]
         if not ranks:
             return
-        what = f"{named(ranks)} on {host} {'was' if len(ranks) == 1 else 'were'} lost"
+        names = " and ".join(named(ranks).rsplit(", ", 1))
+        what = f"{names} on {host} {'was' if len(ranks) == 1 else 'were'} lost"
         failure = Failure(what, why, fix, host=host, cause=HOST)
         self.losses.explained.update(dict.fromkeys(ranks, failure))
         self._exit(ranks)

@@ -322,7 +322,11 @@ class WorkerLinks:
                 host=worker.name,
             )
         others = [w for w in self._workers if w is not worker and w.state is not WorkerState.LOST]
-        if not self._rsh.is_elastic and others and all(w.silence.seconds > patience / 2 for w in others):
+        if (
+            not self._rsh.is_elastic
+            and others
+            and all(w.silence.seconds > patience / 2 for w in others)
+        ):
             names = ", ".join(w.name for w in self._workers)
             return Failure(
                 f"the lead host {self._plan.lead.name} has lost all other hosts at once ({names})",
