@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import AbstractSet, Dict, FrozenSet, List, NamedTuple, Optional
 
 HOLD = 2.0  # seconds for those outside of a group to ask, or to be found to be gone
+HOLD_FEW = 5.0  # the same where those are the most
 
 Group = FrozenSet[int]
 
@@ -43,7 +44,8 @@ class Membership:
         ]
         for group in whole:
             since = self._since.setdefault(group, now)
-            if not living - group or now > since + HOLD:
+            hold = HOLD if 2 * len(group & living) >= len(living) else HOLD_FEW
+            if not living - group or now > since + hold:
                 best = max(whole, key=lambda each: (len(each & living), -min(each)))
                 self._asked.clear()
                 self._since.clear()

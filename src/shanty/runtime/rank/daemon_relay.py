@@ -33,7 +33,7 @@ class DaemonRelay:
         addresses = found[2].strip("[]").split(",")
         self._targets = [(address, int(found[3])) for address in addresses]
         family = socket.AF_INET6 if any(":" in each for each in addresses) else socket.AF_INET
-        self._listener = socket.create_server(("", 0), family=family, backlog=16)
+        self._listener = _listener(family)
         port = self._listener.getsockname()[1]
         self.command = _URI.sub(lambda uri: f"{uri[1]}{uri[2]}:{port}", command)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -54,19 +54,20 @@ class DaemonRelay:
 
     def _carry(self, daemon: socket.socket) -> None:
         """Pass on what a daemon says, to the end of its connection and no further."""
-        data = _received(daemon)
-        launcher = self._connected() if data and not self._lost else None
-        if launcher is None:
-            daemon.close()
-            return
-        self._daemons.append(daemon)
-        threading.Thread(target=self._carry_back, args=(launcher, daemon), daemon=True).start()
-        while data and _sent(launcher, data):
+        with daemon:
             data = _received(daemon)
+            launcher = self._connected() if data and not self._lost else None
+            if launcher is None:
+                return
+            self._daemons.append(daemon)
+            threading.Thread(target=self._carry_back, args=(launcher, daemon), daemon=True).start()
+            while data and _sent(launcher, data):
+                data = _received(daemon)
 
     def _carry_back(self, launcher: socket.socket, daemon: socket.socket) -> None:
-        while data := _received(launcher):
-            _sent(daemon, data)
+        with launcher:
+            while data := _received(launcher):
+                _sent(daemon, data)
         if self._lost:
             os._exit(0)  # the launcher has ended, and nothing else ends this process
         _shut(daemon)
@@ -78,6 +79,19 @@ class DaemonRelay:
             except OSError:
                 continue
         return None
+
+
+def _listener(family: int) -> socket.socket:
+    """Listen at any port; where ranks are held to some, as by a firewall, at one of these."""
+    from shanty.runtime.mpi.openmpi import OpenMPI5
+
+    first, last = OpenMPI5().ports(os.environ) or (0, 0)
+    for port in range(last, first - 1, -1):
+        try:
+            return socket.create_server(("", port), family=family, backlog=16)
+        except OSError:  # it is taken
+            continue
+    return socket.create_server(("", 0), family=family, backlog=16)
 
 
 def _received(source: socket.socket) -> bytes:
