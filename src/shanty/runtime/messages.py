@@ -303,6 +303,12 @@ class Alive(Record):
     """The heartbeat of the controller."""
 
 
+class Heard(Record):
+    """The answer to a `Beat` in an elastic run: at the time `sent`, the host was a part of it."""
+
+    sent: float
+
+
 # --------------------------------------------------- reports, from a node agent to the controller
 
 
@@ -442,7 +448,7 @@ class Beat(Record):
 Order = Union[
     WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, KillRanks, TellRanks, AskStacks,
     Warn, Flush, LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye,
-    Alive,
+    Alive, Heard,
 ]  # fmt: skip
 Told = Union[
     Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Warned, Flushed,

@@ -1,11 +1,11 @@
 """Trains for 60 steps by `hvd.elastic` with a commit every 5; some ranks are lost on the way.
 
 Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, later, recovery, split,
-unheard), and which ranks, by the numbers they begin with, as 1,2; step 23 is theirs. With `later` the
-second one is lost at step 43, with `recovery` while the others leave the first one behind. With
-`split` those in the list and the others lose sight of each other, and each side wants to go on;
-with `unheard` the first one is lost, and the controller does not hear the second. Each rank that
-comes to the end prints one line of JSON.
+unheard), and which ranks, by the numbers that they begin with, as 1,2; step 23 is theirs. With
+`later` the second one is lost at step 43, with `recovery` while the others leave the first one
+behind. With `split` those in the list and the others lose sight of each other, and each side wants
+to go on; with `unheard` the first is lost, and the controller does not hear the second. Each rank
+that comes to the end prints one line of JSON.
 """
 
 import json

@@ -51,7 +51,7 @@ class Elastic:
         """Return a rank's report as its world is to have it; None where it is of no use there."""
         host, daemon = report.text("host"), report.text("launcher")
         if daemon and self._workers is not None and self._workers.worker_of(host) is not None:
-            self._lose_daemon(host, f"the launcher's {daemon} there was killed")
+            self._lose_daemon(host, f"the launcher's {daemon} there is gone")
         if report.rank in self.losses.ranks:
             return None
         word = report.text("word")
@@ -143,4 +143,5 @@ def _numbers(text: str) -> FrozenSet[int]:
 
 
 def _end(code: int) -> str:
-    return f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    number = -code if code < 0 else code - 128  # a shell says 128 + N
+    return f"was ended by {signal_name(number)}" if number > 0 else f"ended with exit code {code}"

@@ -236,6 +236,8 @@ class WorkerLinks:
     def _take(self, worker: WorkerLink, message: Message) -> None:
         if isinstance(message, (messages.RankReport, messages.Sample, messages.Beat)):
             worker.clock.hear(message.sent, time.monotonic())
+        if isinstance(message, messages.Beat) and self._rsh.is_elastic:
+            worker.channel.send(messages.Heard(message.sent))
         if isinstance(message, messages.FilePiece):
             self._store(worker, message)
         elif isinstance(message, (messages.DaemonOutput, messages.DaemonEnded)):

@@ -1,4 +1,4 @@
-"""Passes the controller's words on to the ranks of an elastic run, and stops ranks meanwhile.
+"""Passes the controller's words on to the ranks of an elastic run; lets ranks stand still.
 
 A rank reads them from a FIFO (`RunDir.rank_word`) once it takes part in the training; until then
 they are kept here.
@@ -44,9 +44,9 @@ class RankWords:
                 del self._untold[rank]
 
     def pause(self, pids: Iterable[int], *, pause: bool) -> None:
-        """Stop these processes while the controller is silent: the others may go on without them.
+        """Stop these processes, or let them run again.
 
-        What runs again has been heard of by the controller all the time.
+        They stand still where the controller may have given up this host: the others go on then.
         """
         if pause and not self._stopped:
             self._stopped = {pid for pid in pids if _signalled(pid, signal.SIGSTOP)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -122,6 +123,7 @@ class WorkerAgent(NodeAgent):
         self._mirror = Mirror(run.path)
         self._folder = RunFolder(run)
         self._next_renewal = time.monotonic() + _RENEWAL
+        self._lease = math.inf  # until when the ranks of an elastic run may work
 
     @property
     def over(self) -> bool:
@@ -144,6 +146,8 @@ class WorkerAgent(NodeAgent):
         elif isinstance(order, messages.StartDaemon) and self._daemons is not None:
             self._daemons.start(order.number, order.command)
             self.follow(self._daemons.output)
+        elif isinstance(order, messages.Heard):
+            self._lease = order.sent + ELASTIC_LEASE
 
     def child_ended(self, pid: int, code: int) -> None:
         """Report the end of a daemon to the controller."""
@@ -153,7 +157,8 @@ class WorkerAgent(NodeAgent):
     def tick(self) -> None:
         """Send new parts of files, as far as the connection takes them; renew the run's key.
 
-        In an elastic run, ranks stop while the controller is silent.
+        In an elastic run, ranks stop where the controller may have given up this host. What it said
+        before may come later, so the time counts at which this host spoke, and was heard.
         """
         if self.controller.open:
             self._send_files(_AHEAD)
@@ -161,9 +166,8 @@ class WorkerAgent(NodeAgent):
                 last = time.time() - (time.monotonic() - self.silence.since)
                 os.utime(self.run_dir.heard, (last, last))
         if self.words is not None:
-            silent = time.monotonic() > self.silence.since + ELASTIC_LEASE
             pids = [pid for program in self.programs.values() for pid in program.pids]
-            self.words.pause(pids, pause=silent and not self.ending)
+            self.words.pause(pids, pause=time.monotonic() > self._lease)
         if time.monotonic() > self._next_renewal:
             self._next_renewal = time.monotonic() + _RENEWAL
             with contextlib.suppress(OSError):
