@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import Dict, Iterable, List, Set
+from typing import Callable, Dict, Iterable, List, Set
 
 from shanty.runtime.rundir import RunDir
 
@@ -43,13 +43,14 @@ class RankWords:
                     os.close(fifo)
                 del self._untold[rank]
 
-    def pause(self, pids: Iterable[int], *, pause: bool) -> None:
-        """Stop these processes, or let them run again.
+    def pause(self, find: Callable[[], List[int]], *, pause: bool) -> None:
+        """Stop the processes that `find` finds, or let them run again.
 
         They stand still where the controller may have given up this host: the others go on then.
+        So do the launcher's daemons, which would continue ranks to end them.
         """
         if pause and not self._stopped:
-            self._stopped = {pid for pid in pids if _signalled(pid, signal.SIGSTOP)}
+            self._stopped = {pid for pid in find() if _signalled(pid, signal.SIGSTOP)}
         elif not pause and self._stopped:
             for pid in self._stopped:
                 _signalled(pid, signal.SIGCONT)

@@ -166,8 +166,7 @@ class WorkerAgent(NodeAgent):
                 last = time.time() - (time.monotonic() - self.silence.since)
                 os.utime(self.run_dir.heard, (last, last))
         if self.words is not None:
-            pids = [pid for program in self.programs.values() for pid in program.pids]
-            self.words.pause(pids, pause=time.monotonic() > self._lease)
+            self.words.pause(self._pids, pause=time.monotonic() > self._lease)
         if time.monotonic() > self._next_renewal:
             self._next_renewal = time.monotonic() + _RENEWAL
             with contextlib.suppress(OSError):

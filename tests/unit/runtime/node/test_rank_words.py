@@ -51,5 +51,5 @@ def test_ranks_stand_still_while_the_controller_is_silent(run: RunDir, sleeper: 
 
     words = RankWords(run)
     for pause, there in ((False, "S"), (True, "T"), (True, "T"), (False, "S")):
-        words.pause([sleeper, 2**22 + 1], pause=pause)  # the other one has ended
+        words.pause(lambda: [sleeper, 2**22 + 1], pause=pause)  # the other one has ended
         wait_for(lambda there=there: state() == there, 5, state())
