@@ -102,6 +102,26 @@ def test_a_stopped_rank_is_left_behind(shanty: Shanty) -> None:
     assert "was ended since it hung: no progress for 2 s" in done.stderr
 
 
+def test_of_two_sides_that_lost_each_other_one_goes_on(shanty: Shanty) -> None:
+    done = lose(shanty, "split", "1,3", "--elastic")
+    side = [each["first"] for each in left(done)]
+    assert side in ([0, 2], [1, 3])
+    for rank in {0, 1, 2, 3} - set(side):
+        assert f"rank {rank} on " in done.stderr
+    assert "was ended since the others went on without it" in done.stderr
+    assert "2 of 4 ranks left" in done.stderr
+
+
+def test_a_rank_without_confirmation_ends(shanty: Shanty) -> None:
+    done = lose(shanty, "unheard", "1,3", "--elastic")
+    assert [each["first"] for each in left(done)] == [0, 2]
+    assert (
+        "[3] shanty: rank 3 ends, and saves nothing more: the controller has not confirmed within "
+        "1 s that it is still a part of the run"
+    ) in done.stderr
+    assert "rank 3 on " in done.stderr
+
+
 def test_too_few_are_left(shanty: Shanty) -> None:
     done = lose(shanty, "kill", "0,2", "--elastic=3", script=ENDS)
     assert done.returncode == 137

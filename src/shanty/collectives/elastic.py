@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from shanty.collectives import survivors
+from shanty.collectives import confirmation, survivors
 from shanty.collectives.errors import ArgumentError, HorovodInternalError
 from shanty.runtime.rundir import home
 
@@ -137,6 +137,7 @@ class Store:
                 self._format.save(kept, file)
                 file.flush()
                 os.fsync(file.fileno())
+            confirmation.confirm_place()  # a host that was frozen may find that it is left behind
             temporary.replace(self.path)
         except Exception as error:  # noqa: BLE001  pickle raises whatever an object does
             self._writes = False
@@ -365,6 +366,7 @@ def _train(
                 state.sync()
             result = func(state, *args, **kwargs)
             if survivors.all_say(True):
+                confirmation.confirm_place()
                 survivors.finish()
                 return result
             raise HorovodInternalError("another rank lost touch before it was through")

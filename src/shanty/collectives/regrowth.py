@@ -21,13 +21,14 @@ import shlex
 import sys
 import time
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shanty.runtime.rank.reports import JOINS, SEATS
-from shanty.runtime.rundir import FAILING, SEAT
+from shanty.runtime.rundir import FAILING
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -56,25 +57,25 @@ class Regrowth:
         self.size = size  # of the whole world
         self.meeting = False  # all ranks have agreed to meet the new ones
         self._way: MPI.Intercomm | None = None  # to the ranks that were started
-        self._count = self._ready = self._failed = 0
+        self._seats: list[int] = []  # theirs
+        self._ready = self._failed = 0
         self._after = 0.0
         self._over = False
         self.has_started = is_joining()  # ranks, or was started itself
 
-    def look(self, living: MPI.Intracomm) -> bool:
+    def look(self, living: MPI.Intracomm, seats: Sequence[int]) -> bool:
         """Return whether all ranks are to meet new ones now. All must call it at the same point.
 
-        Raises MPI.Exception when another rank was lost.
+        seats: of these ranks. Raises MPI.Exception when another rank was lost.
         """
         if self._over or living.size >= self.size:
             return False
-        seat = int(os.environ.get(SEAT) or os.environ["RANK"])
-        mine = array("i", [seat, self._next() if living.rank == 0 else 0])
-        all_of_them = array("i", [0] * 2 * living.size)
-        living.Allgather(mine, all_of_them)
-        step = _Step(all_of_them[1])
+        word = array("i", [self._next() if living.rank == 0 else 0])
+        living.Bcast(word)
+        step = _Step(word[0])
         if step is _Step.START:
-            self._start(living, sorted({*range(self.size)} - {*all_of_them[::2]}))
+            self._seats = sorted({*range(self.size)}.difference(seats))
+            self._start(living)
         elif step is _Step.DROP:
             self.drop()
         elif step is _Step.GIVE_UP:
@@ -95,19 +96,19 @@ class Regrowth:
                 self._ready += 1
         except MPI.Exception:
             return _Step.DROP  # one of them was lost
-        return _Step.MEET if self._ready == self._count else _Step.NONE
+        return _Step.MEET if self._ready == len(self._seats) else _Step.NONE
 
-    def _start(self, living: MPI.Intracomm, seats: list[int]) -> None:
+    def _start(self, living: MPI.Intracomm) -> None:
         from mpi4py import MPI
 
-        word = f"{SEATS}{self.size}:{','.join(map(str, seats))}"
+        word = f"{SEATS}{self.size}:{','.join(map(str, self._seats))}"
         program, *words = shlex.split(os.environ[START].replace(SEATS, word, 1))
         info = MPI.Info.Create({"wdir": os.environ.get("PWD") or str(Path.cwd())})
         self.has_started = True
         try:
-            self._way = living.Spawn(program, words, len(seats), info)
+            self._way = living.Spawn(program, words, len(self._seats), info)
             self._way.Set_errhandler(MPI.ERRORS_RETURN)
-            self._count, self._ready = len(seats), 0
+            self._ready = 0
         except MPI.Exception as error:
             if living.rank == 0:
                 print(f"shanty: no rank could be started: {error}", file=sys.stderr, flush=True)
@@ -119,7 +120,7 @@ class Regrowth:
         """Return whether ranks were started that have not joined."""
         return self._way is not None
 
-    def meet(self, living: MPI.Intracomm) -> MPI.Intracomm | None:
+    def meet(self, living: MPI.Intracomm, seats: list[int]) -> MPI.Intracomm | None:
         """Return the world with the new ranks; None where they cannot join. Collective."""
         from mpi4py import MPI
 
@@ -130,8 +131,8 @@ class Regrowth:
         made = None
         with suppress(MPI.Exception):
             if living.rank == 0:
-                for k in range(self._count):
-                    self._way.Send(array("i", [1]), k, _TAG)
+                for k in range(len(self._seats)):
+                    self._way.Send(array("i", seats + self._seats), k, _TAG)
             made = self._way.Merge(high=False)
             made.Set_errhandler(MPI.ERRORS_RETURN)
         return made
@@ -150,9 +151,10 @@ class Regrowth:
                 self._way.Revoke()
             self._way = None
 
-    def joined(self) -> None:
-        """Note that the new ranks have joined."""
+    def joined(self, seats: list[int]) -> list[int]:
+        """Note that the new ranks have joined those with these seats; returns all seats."""
         self._way, self._failed = None, 0
+        return seats + self._seats
 
 
 def is_joining() -> bool:
@@ -160,10 +162,11 @@ def is_joining() -> bool:
     return JOINS in os.environ
 
 
-def join() -> MPI.Intracomm:
-    """Return the world with this rank in it, once the others come to a commit.
+def join(size: int) -> tuple[MPI.Intracomm, list[int]]:
+    """Return the world of `size` ranks with this one in it, and their seats.
 
-    Ends this process where they do not want it any more.
+    It waits until the others come to a commit, and ends this process where they do not want it any
+    more.
     """
     from mpi4py import MPI
 
@@ -174,7 +177,8 @@ def join() -> MPI.Intracomm:
         way.Send(array("i", [1]), 0, _TAG)
         while not way.Iprobe(0, _TAG):
             time.sleep(_LOOK)
-        way.Recv(array("i", [0]), 0, _TAG)
+        seats = array("i", [0] * size)
+        way.Recv(seats, 0, _TAG)
         made = way.Merge(high=True)
     except MPI.Exception:
         text = "shanty: this rank was to take the place of a lost one, and is not needed any more"
@@ -182,4 +186,4 @@ def join() -> MPI.Intracomm:
         os.environ[FAILING] = "1"  # MPI_Finalize would wait for the others
         sys.exit(0)
     made.Set_errhandler(MPI.ERRORS_RETURN)
-    return made
+    return made, list(seats)

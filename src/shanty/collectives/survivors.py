@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from shanty.collectives import regrowth
+from shanty.collectives import confirmation, regrowth
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.regrowth import Regrowth
 from shanty.runtime.rundir import FAILING, SEAT
@@ -34,7 +34,9 @@ _LONGEST = 0.002  # seconds between two looks at most
 
 _living: MPI.Intracomm | None = None  # of the ranks that were there when it was made
 _again = False  # some rank has to start again
-_regrowth: Regrowth | None = None
+_seats: list[int] = []  # of the ranks of `_living`: the numbers that they began with
+_size = 0  # of the whole world
+_regrowth: Regrowth | None = None  # None where lost ranks cannot be started again
 _made: list[MPI.Comm] = []  # from it, or from one of these
 
 
@@ -58,21 +60,25 @@ def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
 
     find_world: returns MPI's world, or raises where it is not the promised one.
     """
-    global _living, _regrowth
+    global _living, _regrowth, _seats, _size
     if _living is None:
         from mpi4py import MPI
 
         if regrowth.is_joining():
-            _regrowth = Regrowth(int(os.environ["WORLD_SIZE"]))
-            _living = regrowth.join()
+            _size = int(os.environ["WORLD_SIZE"])
+            _regrowth = Regrowth(_size)
+            confirmation.listen(int(os.environ["RANK"]))
+            _living, _seats = regrowth.join(_size)
             return _living
         world = find_world()
         for each in (world, MPI.COMM_SELF):
             each.Set_errhandler(MPI.ERRORS_RETURN)
         _living = world.Dup()
         _living.Set_errhandler(MPI.ERRORS_RETURN)
+        _size, _seats = world.size, list(range(world.size))
         if os.environ.get("LOCAL_WORLD_SIZE") == str(world.size):
             _regrowth = Regrowth(world.size)
+        confirmation.listen(world.rank)
     return _living
 
 
@@ -128,7 +134,7 @@ def see_new_ranks() -> bool:
     if _living is None or _regrowth is None:
         return False
     try:
-        due = _regrowth.look(_living)
+        due = _regrowth.look(_living, _seats)
     except MPI.Exception as error:
         raise HorovodInternalError(str(error)) from error
     # `restart` revokes the communicator: all have to be through with that call before.
@@ -143,8 +149,11 @@ def count() -> int:
 
 
 def shrink() -> int:
-    """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`."""
-    global _living, _again
+    """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`.
+
+    The controller has to confirm it: a rank that was cut off from the run ends here.
+    """
+    global _living, _again, _seats
     from mpi4py import MPI
 
     _again = False
@@ -152,20 +161,24 @@ def shrink() -> int:
         made = _living.Shrink()
         assert isinstance(made, MPI.Intracomm)
         made.Set_errhandler(MPI.ERRORS_RETURN)
+        now, before = made.Get_group(), _living.Get_group()
+        _seats = [_seats[k] for k in MPI.Group.Translate_ranks(now, range(now.size), before)]
+        now.Free()
+        before.Free()
         _living = made
+        confirmation.confirm({*range(_size)}.difference(_seats))
         _grow()
     return count()
 
 
 def _grow() -> None:
     """Let new ranks in, if all have agreed on that before."""
-    global _living
+    global _living, _seats
     if _living is None or _regrowth is None or not _regrowth.has_way:
         return
-    whole = _regrowth.meet(_living)
+    whole = _regrowth.meet(_living, _seats)
     if _agree(whole is not None) and whole is not None:
-        _living = whole
-        _regrowth.joined()
+        _living, _seats = whole, _regrowth.joined(_seats)
     else:
         _regrowth.drop()
 

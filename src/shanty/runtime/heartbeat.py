@@ -9,6 +9,11 @@ from shanty.runtime import platform
 
 SILENCE = 10.0  # seconds without a message from the controller after which its ranks are ended
 BEAT = 1.0  # seconds between two messages
+# In an elastic run, whose ranks go on without a silent host: its own ranks pause before, so that
+# they do nothing any more when the others go on. Each of these is followed by at most a tick.
+ELASTIC_SILENCE = 2.6  # seconds without a message from a host after which it counts as lost
+ELASTIC_LEASE = 1.7  # seconds after the last one that the controller has heard: its ranks stop
+ELASTIC_BEAT = 0.25
 _BUSY = 60.0  # seconds that an agent may be at one thing and still count as there
 _STEP = 1.0  # seconds between two looks that count at most
 MOST = 60.0  # seconds of silence that are allowed on the busiest of machines
@@ -18,14 +23,15 @@ _WORTH_A_LOOK = 3.0  # seconds of silence after which it is seen what the other 
 
 
 class Heartbeat:
-    """Calls `say` every second, from a thread: one turn of an agent may take longer than that.
+    """Calls `say` `every` so many seconds, from a thread: one turn of an agent may take longer.
 
     On an overloaded machine, a look at every rank takes seconds. An agent that does not come
     round (see `turn`) for a minute says nothing any more.
     """
 
-    def __init__(self, say: Callable[[], None]) -> None:
+    def __init__(self, say: Callable[[], None], every: float = BEAT) -> None:
         self._say = say
+        self._every = every
         self._over = threading.Event()
         self._turned = time.monotonic()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -48,7 +54,7 @@ class Heartbeat:
         while not self._over.is_set():
             if time.monotonic() < self._turned + _BUSY:
                 self._say()
-            self._over.wait(BEAT)
+            self._over.wait(self._every)
 
 
 class FailureDetector:

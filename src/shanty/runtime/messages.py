@@ -218,9 +218,16 @@ class EndHungLauncher(Record):
 
 
 class KillRanks(Record):
-    """End these ranks, which hang, by SIGKILL; an elastic run goes on without them."""
+    """End these ranks by SIGKILL, as those that hang; an elastic run goes on without them."""
 
     ranks: Tuple[int, ...]
+
+
+class TellRanks(Record):
+    """Pass a word on to those of these ranks that are on the host (`node/rank_words.py`)."""
+
+    ranks: Tuple[int, ...]
+    word: str
 
 
 class AskStacks(Record):
@@ -294,6 +301,12 @@ class Bye(Record):
 
 class Alive(Record):
     """The heartbeat of the controller."""
+
+
+class Heard(Record):
+    """The answer to a `Beat` in an elastic run: at the time `sent`, the host was a part of it."""
+
+    sent: float
 
 
 # --------------------------------------------------- reports, from a node agent to the controller
@@ -433,8 +446,9 @@ class Beat(Record):
 
 
 Order = Union[
-    WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, KillRanks, AskStacks, Warn,
-    Flush, LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye, Alive,
+    WorkerPlan, Prepare, Launch, StartDaemon, End, EndHungLauncher, KillRanks, TellRanks, AskStacks,
+    Warn, Flush, LookAtActivity, Watch, Listen, TryLinks, StopListening, CheckStore, Leave, Bye,
+    Alive, Heard,
 ]  # fmt: skip
 Told = Union[
     Hello, Ready, Unready, LauncherEnded, LauncherHung, Gone, RankReport, Moves, Warned, Flushed,

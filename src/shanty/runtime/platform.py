@@ -169,8 +169,11 @@ def marked(variable: str, value: str) -> List[Process]:
 
 
 def send(entries: Iterable[Process], number: int) -> None:
-    """Send the signal to those of `entries` that are still the same processes."""
-    for entry in entries:
+    """Send the signal to those of `entries` that are still the same processes.
+
+    Stopped ones come first, children before their parents: a parent's end makes its children go on.
+    """
+    for entry in sorted(entries, key=lambda each: -each.pid if each.state == "T" else 0):
         if is_alive(entry.pid, entry.born):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(entry.pid, number)

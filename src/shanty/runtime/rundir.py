@@ -37,6 +37,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 from shanty.runtime.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
+ATTEMPT_DIR = "SHANTY_ATTEMPT_DIR"  # the same for what belongs to an attempt, after the first
 SEAT = "SHANTY_SEAT"  # the rank that a process began as, where an elastic run has renumbered it
 # Is set in a rank that must not wait for others at its end: 1 where that is an error, else 0.
 FAILING = "SHANTY_FAILING"
@@ -142,6 +143,10 @@ class RunDir:
     def rank_wait(self, rank: int) -> Path:
         """Where a rank writes what an operation of Horovod's API waits for, and since when."""
         return self.stacks / f"rank-{rank}.wait"
+
+    def rank_word(self, rank: int) -> Path:
+        """The FIFO from which a rank of an elastic run reads the controller's words."""
+        return self.stacks / f"rank-{rank}.word"
 
     def rank_logs(self) -> Dict[int, Path]:
         """The ranks that have a log so far, in their order."""

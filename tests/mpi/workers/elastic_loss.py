@@ -1,10 +1,12 @@
 """Trains for 60 steps by `hvd.elastic` with a commit every 5; some ranks are lost on the way.
 
-Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, later, recovery), and which
-ranks, by the numbers that they begin with, as 1,2; step 23 is theirs. With `later` the second one
-is lost at step 43, with `recovery` while the others leave the first one behind. None comes back,
-but with `back`: then each is lost when all are there, and the training goes on until they all are.
-Each rank that comes to the end prints one line of JSON.
+Arguments: how (kill, segv, exit0, exit1, exception, sysexit, stop, later, recovery, split,
+unheard, back), and which ranks, by the numbers that they begin with, as 1,2; step 23 is theirs.
+With `later` the second one is lost at step 43, with `recovery` while the others leave the first one
+behind. With `split` those in the list and the others lose sight of each other, and each side wants
+to go on; with `unheard` the first is lost, and the controller does not hear the second. None comes
+back, but with `back`: then each is lost when all are there, and the training goes on until they all
+are. Each rank that comes to the end prints one line of JSON.
 """
 
 import json
@@ -16,12 +18,12 @@ import threading
 import torch
 
 import shanty.torch as hvd
-from shanty.collectives import regrowth, survivors
+from shanty.collectives import confirmation, regrowth, survivors
 
 HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
 RANKS, STEPS, AT = 4, 60, 23
 doomed = {AT: LOST[:1], 43: LOST[1:]} if HOW == "later" else {AT: LOST}  # by their step
-if HOW == "recovery":
+if HOW in ("recovery", "unheard"):
     doomed = {AT: LOST[:1]}
 elif HOW == "back":
     doomed = {}
@@ -31,6 +33,8 @@ else:
 torch.set_num_threads(1)
 hvd.init()
 first = int(os.environ["SHANTY_SEAT"])
+if HOW == "split":
+    doomed, side = {}, survivors._living.Split(first in LOST)
 torch.manual_seed(first)  # the broadcast makes them the same
 model = torch.nn.Linear(1000, 4)
 sampler = hvd.elastic.ElasticSampler(range(4 * STEPS), shuffle=False)
@@ -57,6 +61,15 @@ def lose():
 
 if HOW == "recovery" and first == LOST[-1]:
     survivors.shrink = die
+if HOW == "unheard" and first == LOST[-1]:
+    confirmation._PATIENCE, confirmation._REPORTS = 1.0, "NOWHERE"
+    os.environ["NOWHERE"] = os.devnull
+
+
+def part():
+    """Make the ranks of this side those that are left."""
+    survivors._living = side
+    raise hvd.HorovodInternalError("planted")
 
 
 @hvd.elastic.run
@@ -77,6 +90,8 @@ def train(state):
             state.commit()
             if first == LOST[state.lost - 1]:
                 die()
+        if HOW == "split" and state.step == AT and hvd.size() == 4:
+            part()
         if first in doomed.get(state.step, ()):
             lose()
 

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence
 
 from shanty.runtime import messages, platform
 from shanty.runtime.channel import Channel, readable
@@ -30,7 +30,7 @@ from shanty.runtime.diagnosis.stacks import absent, alive, collect, with_native
 from shanty.runtime.diagnosis.stall_detector import StallDetector
 from shanty.runtime.errors import TIME_LIMIT_EXIT, LaunchError, ShantyError, WorldError
 from shanty.runtime.folder_watch import RunFolder
-from shanty.runtime.heartbeat import SILENCE, FailureDetector, Heartbeat
+from shanty.runtime.heartbeat import BEAT, ELASTIC_BEAT, SILENCE, FailureDetector, Heartbeat
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.spec import HOST, Failure, State
@@ -38,6 +38,7 @@ from shanty.runtime.spec import HOST, Failure, State
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.channel import Received
+    from shanty.runtime.controller.elastic import Elastic
     from shanty.runtime.controller.worker_links import WorkerLinks
     from shanty.runtime.diagnosis.link_check import LinkCheck
     from shanty.runtime.diagnosis.network_watch import NetworkWatch
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 FAILURE_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for the ranks that a failure ends
 _DOUBT = 2.0  # seconds to check the network before an end without an explanation is reported
 HUNG = 5.0  # seconds that a launcher may outlive its last rank
+STUCK = 0.2  # the same where it waits for ranks of a lost host
 _WARNED = 3.0  # seconds to wait for the hosts' answers to a signal
 _TICK = 0.5
 
@@ -66,12 +68,12 @@ class Controller:
         self.silence = FailureDetector()  # the node agent's
         self.folder = RunFolder(run)
         self.workers: Optional[WorkerLinks] = None  # None for a run on this machine
+        self.elastic: Optional[Elastic] = None  # of such a run, once all ranks have joined
         self.stalls = StallDetector(run, plan, self)
         self.activity = ActivityWatch(run, self)
         self._network: Optional[NetworkWatch] = None
         self._links: Optional[LinkCheck] = None  # begun when a rank failed without a cause
         self._doubt = 0.0  # the time until which its result is waited for
-        self._late: Set[int] = set()  # ranks of an elastic run that came too late to join
         self._store: Optional[StoreCheck] = None  # after a failure that damage would explain
         self._warned: Dict[str, messages.Warned] = {}  # the answers to a signal, by host
         self.queue_ending: Optional[QueueEnding] = None  # once the queue ends the run
@@ -105,7 +107,8 @@ class Controller:
         poll.register(wake, select.POLLIN)
         poll.register(channel.source, select.POLLIN)
         # Node agents end the run when they receive nothing for too long.
-        self.heartbeat = Heartbeat(lambda: self.tell(messages.Alive()))
+        every = BEAT if self.plan.limits.elastic is None else ELASTIC_BEAT
+        self.heartbeat = Heartbeat(lambda: self.tell(messages.Alive()), every)
         while not self.gone and channel.open:
             self.heartbeat.turn()
             for fd, _ in poll.poll(self._patience() * 1000):
@@ -228,15 +231,12 @@ class Controller:
             expected = self.plan.ranks if name == TOP else None
             self.worlds[name] = MpiWorld(expected, self.launcher)
         world = self.worlds[name]
-        lost = len(world.losses.failures) if world.losses is not None else 0
-        returns = report.event == "joined" and world.is_gone(report.rank)
+        if self.elastic is not None and name == TOP:
+            taken = self.elastic.take(report)
+            if taken is None:
+                return
+            report = taken
         first_failure = world.report(report, now)
-        if world.losses is not None and len(world.losses.failures) > lost:
-            self._lose(world.losses.failures[-1], world.up)
-        if returns:
-            text = f"rank {report.rank} on {report.text('host')} was started again and has joined"
-            known = (*self.status_file.status.returned, f"{text} ({time.strftime('%H:%M:%S')})")
-            self.status_file.write(returned=known, up=world.up)
         if first_failure:
             self._flush_reports(name)
             unexplained = (report.whole("code") or 0) < 0 or not report.text("why")
@@ -258,30 +258,19 @@ class Controller:
             else:
                 changed["state"] = State.RUNNING
                 if self.plan.limits.elastic is not None:
-                    world.tolerate(self.plan.limits.elastic)
-                    for failure in world.losses.failures if world.losses is not None else ():
-                        self._lose(failure, world.up)
+                    from shanty.runtime.controller.elastic import Elastic
+
+                    least = self.plan.limits.elastic
+                    self.elastic = Elastic(world, least, self.workers, self)
         self.status_file.update(**changed)
 
     def kill_hung(self, ranks: Sequence[int], why: str) -> None:
         """End ranks of an elastic run that hang."""
-        losses = self.worlds[TOP].losses
-        if losses is not None:
-            losses.hung.update(dict.fromkeys(ranks, why))
-            self.tell(messages.KillRanks(tuple(ranks)))
+        if self.elastic is not None:
+            self.elastic.kill(ranks, "it hung", why)
 
-    def _end_latecomers(self) -> None:
-        """End ranks on their way into the world of an elastic run that has come to its end."""
-        world = self.worlds.get(TOP)
-        gone = world.losses.gone if world is not None and world.losses is not None else set()
-        if world is not None and gone and gone.issuperset(world.running) and not self.ending:
-            late = gone.intersection(world.running) - self._late
-            self._late |= late
-            if late:
-                self.tell(messages.KillRanks(tuple(late)))
-
-    def _lose(self, failure: Failure, up: int) -> None:
-        """Report that an elastic run has lost a rank, unless it ends all of them itself."""
+    def lost(self, failure: Failure, up: int) -> None:
+        """Report that an elastic run has lost ranks, unless it ends all of them itself."""
         if self.ending:
             return
         failure = self.outcome.with_lines(failure)
@@ -290,6 +279,13 @@ class Controller:
         why = f": {failure.why}" if failure.why else ""
         texts = (*self.status_file.status.lost, f"{failure.what}{why} ({at})")
         self.status_file.write(lost=texts, up=up, stalled=None)
+
+    def returned(self, rank: str, up: int) -> None:
+        """Report that a rank of an elastic run was started again, and that `up` are there now."""
+        text = f"{rank} was started again and has joined ({time.strftime('%H:%M:%S')})"
+        self.event("returned", text=text)
+        known = (*self.status_file.status.returned, text)
+        self.status_file.write(returned=known, up=up)
 
     def _flush_reports(self, name: str) -> None:
         """Ask every host for the reports of its ranks from before a failure in this world."""
@@ -304,13 +300,15 @@ class Controller:
         """
         if self.workers is not None:
             top = self.worlds.get(TOP)
-            lost = self.workers.judge(now, launcher_is_done=top is not None and top.is_over)
+            over = top is not None and (top.deserted if self.elastic is not None else top.is_over)
+            lost = self.workers.judge(now, launcher_is_done=over)
             if lost is not None and not self.ending:
                 self._condemn_launch(lost, 0.0)
+        if self.elastic is not None:
+            self.elastic.judge(now)
         removed = self.folder.failure() if not self.ending else None
         if removed is not None:
             self._condemn_launch(removed, FAILURE_GRACE)
-        self._end_latecomers()
         for name, world in self.worlds.items():
             verdict = world.verdict(now) if name not in self.outcome.worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):
@@ -370,7 +368,9 @@ class Controller:
             explains = self.outcome.needs_launchers_words(self.worlds[TOP])
             self.tell(messages.End(None, FAILURE_GRACE if explains else 0.0))
         for name, world in self.worlds.items():
-            if self.outcome.launcher is None and not self.ending and world.is_outlived(now, HUNG):
+            stuck = self.elastic is not None and self.elastic.is_stuck  # it ends by no other way
+            hung = STUCK if stuck else HUNG
+            if self.outcome.launcher is None and not self.ending and world.is_outlived(now, hung):
                 self.agent.send(messages.EndHungLauncher(name))
 
     def _condemn_launch(self, failure: Failure, grace: float) -> None:

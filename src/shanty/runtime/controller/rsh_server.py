@@ -14,7 +14,7 @@ import re
 import select
 import signal
 import socket
-from typing import Callable, Dict, Optional, Tuple, Union
+from typing import Callable, Dict, List, Optional, Tuple, Union
 
 from shanty.runtime import platform
 from shanty.runtime.controller.worker_link import WorkerLink
@@ -22,6 +22,7 @@ from shanty.runtime.frames import STDERR
 from shanty.runtime.messages import DaemonEnded, DaemonOutput, StartDaemon
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan, namesakes
+from shanty.runtime.rank.rsh_client import LOST
 
 _ROOM = 2.0  # seconds for the launcher to read what a daemon of it says
 _PIECE = select.PIPE_BUF  # bytes that a pipe with room takes without waiting
@@ -52,6 +53,10 @@ class _Call:
                 else:
                     self._unread = True
 
+    def lose(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.sendall(LOST)
+
     def end(self, code: int) -> None:
         for fd in self.outputs:
             os.close(fd)
@@ -74,6 +79,9 @@ class RshServer:
         self._count = 0
         self._socket: Optional[socket.socket] = None
         self.killed: Optional[Tuple[str, int]] = None  # host and signal of the first killed daemon
+        self.is_elastic = False  # from now on, the launcher must not learn of a lost daemon
+        self._lost: List[_Call] = []
+        self.ended: Dict[int, int] = {}  # the codes of daemons whose end it does not know of
 
     def listen(self, path: str) -> int:
         """Open the socket at `path`; returns the descriptor to poll."""
@@ -141,11 +149,25 @@ class RshServer:
             call.write(message.stream, message.data)
             return
         call.write(STDERR, message.error.encode())
-        code = message.code
+        if self.is_elastic:
+            self.ended[message.number] = message.code
+        else:
+            self._end(message.number, message.code)
+
+    def without_daemon(self) -> Dict[str, int]:
+        """Return the hosts of an elastic run whose daemon has ended, and its exit code."""
+        return {self._calls[number].worker.name: code for number, code in self.ended.items()}
+
+    def release(self) -> None:
+        """Let the launcher know which daemons have ended: its ranks have, too."""
+        while self.ended:
+            self._end(*self.ended.popitem())
+
+    def _end(self, number: int, code: int) -> None:
+        call = self._calls.pop(number)
         number_of_signal = -code if code < 0 else code - 128  # a shell says 128 + N
         if number_of_signal in _BLOWS and self.killed is None:
             self.killed = (call.worker.name, number_of_signal)
-        del self._calls[message.number]
         call.end(code if code >= 0 else 128 - code)
 
     def dropped(self) -> str:
@@ -161,13 +183,22 @@ class RshServer:
         return ""
 
     def lost(self, worker: WorkerLink) -> None:
-        """A host is gone: its calls end as an ssh whose connection was lost does."""
+        """A host is gone: its calls end as an ssh whose connection was lost does.
+
+        In an elastic run the launcher is not to know: they do not end.
+        """
         for number in [n for n, call in self._calls.items() if call.worker is worker]:
-            self._calls.pop(number).end(255)
+            call = self._calls.pop(number)
+            if self.is_elastic:
+                self.ended.pop(number, None)
+                self._lost.append(call)
+                call.lose()
+            else:
+                call.end(255)
 
     def close(self) -> None:
         """Let go of the socket and of all calls."""
-        for call in self._calls.values():
+        for call in (*self._calls.values(), *self._lost):
             call.end(255)
         self._calls.clear()
         if self._socket is not None:

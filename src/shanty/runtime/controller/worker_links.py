@@ -9,6 +9,7 @@ when the launcher asks for them (`rsh_server`).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -24,7 +25,7 @@ from shanty.runtime.controller.worker_link import ClockOffset, WorkerLink, Worke
 from shanty.runtime.diagnosis.run_view import Actions
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.folder_watch import removed
-from shanty.runtime.heartbeat import SILENCE
+from shanty.runtime.heartbeat import ELASTIC_SILENCE, SILENCE, FailureDetector
 from shanty.runtime.messages import Launch, Prepare
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.plan import Plan
@@ -67,8 +68,9 @@ class WorkerLinks:
         self._listener = -1  # where the launcher's calls for ssh come in
         self._polled: Set[int] = set()
         self._begun: Dict[str, WorkerLink] = {}  # artifacts, and the workers that send them
-        self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float]] = {}
+        self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float, float]] = {}
         self._rsh = RshServer(self.worker_of, self._plan)
+        self.lost: Dict[str, Failure] = {}  # hosts that an elastic run goes on without, and why
         _allow_many_files()
         self._start()
 
@@ -135,6 +137,26 @@ class WorkerLinks:
             return _without_daemon(*killed)
         dropped = self._rsh.dropped() if self._failure is None and not launcher_is_done else ""
         return _without_call(dropped, self._plan.lead.name) if dropped else self._failure
+
+    def tolerate(self) -> None:
+        """Let the run go on without hosts that are lost from now on."""
+        self._rsh.is_elastic = True
+        for worker in self._workers:
+            worker.silence = FailureDetector()  # which has not seen how long the start took
+
+    def give_up(self, name: str) -> None:
+        """Keep the launcher from learning that its daemon on this host is lost."""
+        for worker in self._workers:
+            if worker.name == name:
+                self._rsh.lost(worker)
+
+    def without_daemon(self) -> Dict[str, int]:
+        """Return the hosts whose daemon has ended, unknown to the launcher, and its exit code."""
+        return self._rsh.without_daemon()
+
+    def release_daemons(self) -> None:
+        """Let the launcher know which daemons have ended."""
+        self._rsh.release()
 
     @property
     def all_live(self) -> bool:
@@ -214,6 +236,8 @@ class WorkerLinks:
     def _take(self, worker: WorkerLink, message: Message) -> None:
         if isinstance(message, (messages.RankReport, messages.Sample, messages.Beat)):
             worker.clock.hear(message.sent, time.monotonic())
+        if isinstance(message, messages.Beat) and self._rsh.is_elastic:
+            worker.channel.send(messages.Heard(message.sent))
         if isinstance(message, messages.FilePiece):
             self._store(worker, message)
         elif isinstance(message, (messages.DaemonOutput, messages.DaemonEnded)):
@@ -260,7 +284,8 @@ class WorkerLinks:
             if worker.live and not worker.channel.open:
                 self._receive(worker)  # a message could not be written: it was not polled since
             if worker.live:
-                patience = CONNECTING if worker.state is WorkerState.CONNECTING else SILENCE
+                silence = ELASTIC_SILENCE if self._rsh.is_elastic else SILENCE
+                patience = CONNECTING if worker.state is WorkerState.CONNECTING else silence
                 if worker.silence.is_over(now, patience):
                     allowed = worker.silence.patience(patience)
                     self._lose(worker, self._silent(worker, allowed))
@@ -271,7 +296,9 @@ class WorkerLinks:
         worker.state = WorkerState.LOST
         worker.process.kill()
         self._rsh.lost(worker)
-        if self._failure is None:
+        if self._rsh.is_elastic:
+            self.lost[worker.name] = failure
+        elif self._failure is None:
             self._failure = failure
         if was_there:  # its node agent is dead or frozen; the host may be well
             request = RESET if self._plan.may_try_again else REAP
@@ -282,7 +309,8 @@ class WorkerLinks:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._reapers[worker.name] = process, _OF_SILENT if silent else _REAPING
+            since = time.monotonic() if self._rsh.is_elastic else math.inf  # else: its end is near
+            self._reapers[worker.name] = process, since, _OF_SILENT if silent else _REAPING
 
     def _silent(self, worker: WorkerLink, patience: float) -> Failure:
         if worker.state is WorkerState.CONNECTING:
@@ -296,7 +324,11 @@ class WorkerLinks:
                 host=worker.name,
             )
         others = [w for w in self._workers if w is not worker and w.state is not WorkerState.LOST]
-        if others and all(w.silence.seconds > patience / 2 for w in others):
+        if (
+            not self._rsh.is_elastic
+            and others
+            and all(w.silence.seconds > patience / 2 for w in others)
+        ):
             names = ", ".join(w.name for w in self._workers)
             return Failure(
                 f"the lead host {self._plan.lead.name} has lost all other hosts at once ({names})",
@@ -305,8 +337,11 @@ class WorkerLinks:
                 host=self._plan.lead.name,
                 cause=HOST,
             )
+        what = f"host {worker.name} has sent nothing for {patience:.0f} s"
+        if self._rsh.is_elastic:
+            what = f"host {worker.name} went silent (no sign of life for {patience:.0f} s)"
         return Failure(
-            f"host {worker.name} has sent nothing for {patience:.0f} s",
+            what,
             "it is cut off from the network, frozen, or was restarted",
             "check the host and its network; run again",
             host=worker.name,
@@ -449,9 +484,9 @@ class WorkerLinks:
             worker.channel.close()
         unswept = {w.name for w in self._workers if w.state is WorkerState.LOST}
         began = time.monotonic()
-        for name, (reaper, patience) in self._reapers.items():
+        for name, (reaper, since, patience) in self._reapers.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                reaper.wait(max(0.0, began + patience - time.monotonic()))
+                reaper.wait(max(0.0, min(began, since) + patience - time.monotonic()))
             reaper.kill()
             if reaper.wait() == 0:
                 unswept.discard(name)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Dict, List, Optional, Set
 
-from shanty.runtime.spec import Failure
+from shanty.runtime.spec import HOST, Failure
 
 _SAME = 3  # ranks that one exception may end before it counts as a bug of the script
 
@@ -18,22 +18,17 @@ class Losses:
         self.least = least
         self.failures: List[Failure] = []  # in their order
         self.gone: Set[int] = set()  # ranks that were lost, and have not come back
-        self.hung: Dict[int, str] = {}  # what the ranks that were ended for it did
+        self.explained: Dict[int, Failure] = {}  # of ranks that are ended, or are on a lost host
 
-    def add(self, failure: Failure) -> None:
+    def add(self, rank: int, failure: Failure) -> None:
         """Note why a rank was lost."""
-        hung = self.hung.get(-1 if failure.rank is None else failure.rank)
-        if hung is not None:
-            where = f"rank {failure.rank} on {failure.host}"
-            failure = replace(failure, what=f"{where} was ended since it hung", why=hung, fix="")
-        self.failures.append(failure)
-        if failure.rank is not None:
-            self.gone.add(failure.rank)
+        self.gone.add(rank)
+        self.failures.append(self.explained.pop(rank, failure))
 
     def verdict(self, expected: int) -> Optional[Failure]:
         """Return why a world of `expected` ranks has to end; None while it goes on."""
         left = expected - len(self.gone)
-        causes = Counter(each.why for each in self.failures if each.why)
+        causes = Counter(each.why for each in self.failures if each.cause != HOST and each.why)
         cause, many = causes.most_common(1)[0] if causes else ("", 0)
         if many >= _SAME:
             first = next(each for each in self.failures if each.why == cause)

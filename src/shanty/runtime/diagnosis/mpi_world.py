@@ -17,7 +17,7 @@ from shanty.runtime.messages import Report
 from shanty.runtime.mpi.flavours import FLAVOURS, identify_library, starts
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.rank.reports import TRUNCATED, UNSPAWNED, UNWRITABLE
-from shanty.runtime.spec import MEMORY, Failure
+from shanty.runtime.spec import HOST, MEMORY, Failure
 
 SETTLE = 0.15  # seconds in which a failure that came first may still be reported second
 FLUSH = 2.0  # seconds that a host may take to pass on what its ranks had said by then
@@ -159,12 +159,13 @@ class MpiWorld:
         self._known_since = now
         return True
 
-    def tolerate(self, least: int) -> None:
+    def tolerate(self, least: int) -> Losses:
         """Go on while `least` ranks are left, now that all have joined."""
         self.losses, self._first_failure = Losses(least), None
         for rank in self.ranks.values():
             if rank.ended is not None:
                 self._lose(rank)
+        return self.losses
 
     def is_gone(self, rank: int) -> bool:
         """Return whether an elastic run has lost this rank, and it has not come back."""
@@ -172,7 +173,8 @@ class MpiWorld:
 
     def _lose(self, rank: Rank) -> None:
         if self.losses is not None and (rank.code != 0 or self._left(rank)):
-            self.losses.add(self._blame(rank) if rank.code else self.left_early(rank))
+            cause = self._blame(rank) if rank.code else self.left_early(rank)
+            self.losses.add(rank.rank, cause)
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
@@ -551,7 +553,7 @@ class MpiWorld:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
         rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
         code = rank.code if rank is not None and not self._stranger(rank) else None
-        if self._lost is not None and failure.rank is None:
+        if failure.rank is None and (self._lost is not None or failure.cause == HOST):
             return LaunchError.exit_code
         if failure is self.mismatch or not code:
             return WorldError.exit_code

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Seq
 
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.root_cause import Verdict
-from shanty.runtime.spec import State
+from shanty.runtime.spec import Failure, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ class Actions(Protocol):
 
     def kill_hung(self, ranks: Sequence[int], why: str) -> None:
         """End ranks of an elastic run that hang."""
+
+    def lost(self, failure: Failure, up: int) -> None:
+        """Report that an elastic run has lost ranks; `up` are left."""
+
+    def returned(self, rank: str, up: int) -> None:
+        """Report that a rank of an elastic run was started again, and that `up` are there now."""
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
         """Return the stacks of every rank, with the MPI call it is in."""

@@ -24,11 +24,12 @@ from shanty.runtime import addresses, foreign_variables, messages, platform
 from shanty.runtime.channel import Channel
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.frames import Output
-from shanty.runtime.heartbeat import SILENCE, FailureDetector, Heartbeat
+from shanty.runtime.heartbeat import BEAT, ELASTIC_BEAT, SILENCE, FailureDetector, Heartbeat
 from shanty.runtime.node.background import Background, load
 from shanty.runtime.node.launcher import Launcher
 from shanty.runtime.node.launcher_watch import LauncherWatch
 from shanty.runtime.node.rank_program import RankProgram
+from shanty.runtime.node.rank_words import RankWords
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
@@ -93,6 +94,7 @@ class NodeAgent:
         self.keep_alive: Optional[KeepAlive] = None  # of a run over several hosts
         self.links: Optional[LinkProbe] = None  # once they were to be tried
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
+        self.words = RankWords(run) if plan.limits.elastic is not None else None
         self._background = Background()
         self._poll = select.poll()
         self._output: Output  # of the launcher, or of its daemons
@@ -126,7 +128,8 @@ class NodeAgent:
         for fd in (wake, self._fifo, self.controller.source):
             self._poll.register(fd, select.POLLIN)
         load(LATER)
-        heartbeat = Heartbeat(lambda: self.controller.send(messages.Beat(time.monotonic())))
+        every = BEAT if self.words is None else ELASTIC_BEAT
+        heartbeat = Heartbeat(lambda: self.controller.send(messages.Beat(time.monotonic())), every)
         while True:
             heartbeat.turn()
             pause = _PROMPT if self.stacks else _TICK
@@ -259,6 +262,9 @@ class NodeAgent:
                 self._warn(order.signal)
             elif isinstance(order, messages.KillRanks):
                 self._kill(order.ranks)
+            elif isinstance(order, messages.TellRanks) and self.words is not None:
+                here = {rank for world, rank in self._alive() if world == _TOP}
+                self.words.add(here & set(order.ranks), order.word)
             elif isinstance(order, messages.Flush):
                 self._hear()
                 self._look_for_orphans()
@@ -489,6 +495,8 @@ class NodeAgent:
     def _tick(self, now: float) -> None:
         """Do what is due by the clock."""
         self.controller.flush()
+        if self.words is not None:
+            self.words.tick()
         self.tick()
         if self.controller.open and self.silence.is_over(now, SILENCE):
             self.controller.open = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -24,6 +25,7 @@ from shanty.runtime.channel import Channel, readable
 from shanty.runtime.connections import REAP, RESET
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.folder_watch import RunFolder
+from shanty.runtime.heartbeat import ELASTIC_LEASE
 from shanty.runtime.mirror import Change, Mirror
 from shanty.runtime.node.launcher_daemons import Daemons
 from shanty.runtime.node.node_agent import NodeAgent
@@ -121,6 +123,7 @@ class WorkerAgent(NodeAgent):
         self._mirror = Mirror(run.path)
         self._folder = RunFolder(run)
         self._next_renewal = time.monotonic() + _RENEWAL
+        self._lease = math.inf  # until when the ranks of an elastic run may work
 
     @property
     def over(self) -> bool:
@@ -143,6 +146,8 @@ class WorkerAgent(NodeAgent):
         elif isinstance(order, messages.StartDaemon) and self._daemons is not None:
             self._daemons.start(order.number, order.command)
             self.follow(self._daemons.output)
+        elif isinstance(order, messages.Heard):
+            self._lease = order.sent + ELASTIC_LEASE
 
     def child_ended(self, pid: int, code: int) -> None:
         """Report the end of a daemon to the controller."""
@@ -150,12 +155,18 @@ class WorkerAgent(NodeAgent):
             self._daemons.ended(pid, code)
 
     def tick(self) -> None:
-        """Send new parts of files, as far as the connection takes them; renew the run's key."""
+        """Send new parts of files, as far as the connection takes them; renew the run's key.
+
+        In an elastic run, ranks stop where the controller may have given up this host. What it said
+        before may come later, so the time counts at which this host spoke, and was heard.
+        """
         if self.controller.open:
             self._send_files(_AHEAD)
             with contextlib.suppress(OSError):
                 last = time.time() - (time.monotonic() - self.silence.since)
                 os.utime(self.run_dir.heard, (last, last))
+        if self.words is not None:
+            self.words.pause(self._pids, pause=time.monotonic() > self._lease)
         if time.monotonic() > self._next_renewal:
             self._next_renewal = time.monotonic() + _RENEWAL
             with contextlib.suppress(OSError):

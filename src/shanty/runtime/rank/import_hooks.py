@@ -135,8 +135,8 @@ def regrowth(module: Any, process: Any, claim: Callable[[], bool]) -> None:
     """Let a rank that takes the place of a lost one report that it has joined the others."""
     join = module.join
 
-    def reporting() -> Any:
-        made = join()
+    def reporting(size: int) -> Any:
+        made = join(size)
         if claim():
             process.joined(process.mpi, process.rank, process.size)
         return made

