@@ -25,7 +25,7 @@ RANKS, STEPS, AT = 4, 60, 23
 doomed = {AT: LOST[:1], 43: LOST[1:]} if HOW == "later" else {AT: LOST}  # by their step
 if HOW in ("recovery", "unheard"):
     doomed = {AT: LOST[:1]}
-elif HOW == "back":
+if HOW == "back":
     doomed = {}
 else:
     regrowth.Regrowth.look = lambda *_: False
@@ -69,6 +69,7 @@ if HOW == "unheard" and first == LOST[-1]:
 def part():
     """Make the ranks of this side those that are left."""
     survivors._living = side
+    survivors._seats = [k for k in range(RANKS) if (k in LOST) == (first in LOST)]
     raise hvd.HorovodInternalError("planted")
 
 

@@ -41,7 +41,7 @@ class Elastic:
         self._membership = Membership()
         self._all = frozenset(range(world.expected or 0))
         self._told = 0  # losses
-        self._hosts_lost = False
+        self._hosts_lost = self._replaced = False
         self._starting: Set[int] = set()  # ranks that take the place of lost ones
         self.losses = world.tolerate(least)
         if workers is not None:
@@ -68,6 +68,7 @@ class Elastic:
         rank = report.rank
         if report.event == "started":
             self._starting.add(rank)
+            self._replaced = True
         elif rank in self._starting and report.event == "joined":
             self._starting.discard(rank)
             up = self._world.up + 1
@@ -112,8 +113,11 @@ class Elastic:
 
     @property
     def is_stuck(self) -> bool:
-        """True when the launcher waits for ranks of a lost host, and all others have ended."""
-        return self._hosts_lost and not self._world.running
+        """True when all ranks have ended, and the launcher waits for those of a lost host.
+
+        Or it waits for all, since ranks that were started again end with the others.
+        """
+        return (self._hosts_lost or self._replaced) and not self._world.running
 
     def _go_on(self, confirmed: Confirmed) -> None:
         """Have a group go on, and end those that are not in it."""

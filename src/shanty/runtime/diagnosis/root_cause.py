@@ -105,6 +105,7 @@ def at_end(
             quotes_launcher=True,
         )
     unended = top.running if top is not None and not plan.raw else []
+    unended = [rank for rank in unended if top is not None and not top.is_gone(rank)]
     silent = top.silent_leavers() if top is not None and unended else []
     if silent:
         first = silent[0]

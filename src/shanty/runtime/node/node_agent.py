@@ -469,8 +469,9 @@ class NodeAgent:
     def _end_hung(self, world: str) -> None:
         """End a launcher that has outlived its ranks, unless they have left something behind."""
         launcher = int(world) if world.isdigit() and world != "0" else self.launcher.pid
+        ended = {launcher, *(p.wrapper for p in self.programs.values() if not p.pids)}
         if launcher and not any(
-            entry.pid != launcher and not _serves_launcher(entry.pid)
+            entry.pid not in ended and not _serves_launcher(entry.pid)
             for entry in platform.descendants(launcher)
         ):
             self.controller.send(messages.LauncherHung(world))

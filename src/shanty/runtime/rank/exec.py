@@ -318,11 +318,16 @@ class _Rank:
         advice = {"fix": self.advice} if self.advice and code > 0 else {}
         orphaned = os.getppid() != self.parent
         self._tell(event="exited", pid=pid, code=code, at=at, orphaned=orphaned, **advice)
-        if _ELASTIC in os.environ and not self._has_finalized(code):
+        finalized = self._has_finalized(code) if _ELASTIC in os.environ else b"1"
+        if finalized == b"0":
+            # The launcher ends ranks that were started later once the first ones have ended.
+            self._wait_for_end(wake, float("inf"))
+        if finalized != b"1":
             # Open MPI tells the other ranks of no other end than this one.
             os.kill(os.getpid(), signal.SIGKILL)
         if code != 0 and self.report["world"] == "0":
-            self._wait_for_end(wake)
+            grace = float(os.environ.get("SHANTY_STOP_GRACE", "5"))
+            self._wait_for_end(wake, time.monotonic() + grace + _HELD)
         return code if code >= 0 else 128 - code
 
     def refuse(self, text: str, fix: str, code: int = 2) -> int:
@@ -332,17 +337,17 @@ class _Rank:
         self._tell(event="exited", code=code, why=text, fix=fix, at=time.monotonic())
         return code
 
-    def _has_finalized(self, code: int) -> bool:
-        """Return whether a program that ended with `code` has left its world as all do."""
+    def _has_finalized(self, code: int) -> bytes:
+        """Return the word of a program that ended with `code` and left its world as all do."""
         if code != 0 or self.finalized is None:
-            return False
+            return b""
         os.set_blocking(self.finalized, False)
         try:
-            return bool(os.read(self.finalized, 1))
+            return os.read(self.finalized, 1)
         except BlockingIOError:  # a child of it lives, and has the other end
-            return False
+            return b""
 
-    def _wait_for_end(self, wake: int) -> None:
+    def _wait_for_end(self, wake: int, end: float) -> None:
         """Wait until the node agent ends the run, which gives the other ranks time to write.
 
         A launcher ends them as soon as it learns that a rank failed, Hydra by SIGKILL.
@@ -350,7 +355,6 @@ class _Rank:
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(self.channel, 0)
-        end = time.monotonic() + float(os.environ.get("SHANTY_STOP_GRACE", "5")) + _HELD
         while not self.dismissed and time.monotonic() < end:
             for fd, _ in poll.poll(1000):
                 if fd == self.channel:

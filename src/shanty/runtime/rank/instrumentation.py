@@ -242,6 +242,7 @@ class RankProcess:
         if self.in_mpi and not self.failing and failing:
             if failing == "0":
                 self.tell("finalized")
+                reports.note_finalized(b"0")
             load_part("rank/ending").leave(0)
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
             self.tell("leaving")
