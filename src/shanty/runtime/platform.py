@@ -173,7 +173,7 @@ def send(entries: Iterable[Process], number: int) -> None:
 
     Stopped ones come first, children before their parents: a parent's end makes its children go on.
     """
-    for entry in sorted(entries, key=lambda each: (-each.pid if each.state == "T" else 0)):
+    for entry in sorted(entries, key=lambda each: -each.pid if each.state == "T" else 0):
         if is_alive(entry.pid, entry.born):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(entry.pid, number)
