@@ -2,8 +2,8 @@
 
 The controller says which ranks were lost with their host, since Open MPI does not notice that by
 itself. And a rank asks it, after each change, whether it may go on with the ranks that it has
-found: one that was cut off with its host, or left behind, ends here. A question is a report to the
-node agent of this host (SHANTY_REPORTS), an answer comes through a FIFO in the run's folder.
+found: a rank that was cut off with its host, or left behind, ends here. A question is a report to
+the node agent of this host (SHANTY_REPORTS), an answer comes through a FIFO in the run's folder.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ BEAT = 1.0  # seconds between two messages
 # In an elastic run, whose ranks go on without a silent host: its own ranks pause before, so that
 # they do nothing any more when the others go on. Each of these is followed by at most a tick.
 ELASTIC_SILENCE = 2.6  # seconds without a message from a host after which it counts as lost
-ELASTIC_LEASE = 1.7  # seconds after the last one that the controller has heard: its ranks stop
+ELASTIC_LEASE = 1.7  # seconds after its last message that has arrived there: its ranks stop
 ELASTIC_BEAT = 0.25
 _BUSY = 60.0  # seconds that an agent may be at one thing and still count as there
 _STEP = 1.0  # seconds between two looks that count at most

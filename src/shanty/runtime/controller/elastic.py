@@ -1,8 +1,8 @@
 """What the controller does in an elastic run: it notes losses, and says who goes on.
 
-The ranks of a lost host are told to the others, whose MPI does not notice it. And ranks that have
-found each other after a loss go on only with the controller's word, so that those which are cut off
-do not.
+The other ranks learn from it which ranks were on a lost host, since their MPI does not notice it.
+And ranks that have found each other after a loss go on only with the controller's word, so that
+those which are cut off do not.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Elastic:
         self._actions.tell(messages.TellRanks(tuple(self._world.running), text))
 
     def _exit(self, ranks: Sequence[int]) -> None:
-        """Report the end of ranks of which nothing more is heard."""
+        """Report the end of ranks that report nothing any more."""
         now = time.monotonic()
         for rank in ranks:
             exited = Report({"event": "exited", "rank": rank, "code": -signal.SIGKILL, "at": now})

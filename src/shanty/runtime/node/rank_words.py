@@ -18,7 +18,7 @@ from shanty.runtime.rundir import RunDir
 
 
 class RankWords:
-    """What the ranks of one host have not been told yet, and which of its processes are stopped."""
+    """What the ranks of one host do not know yet, and which of its processes are stopped."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run

@@ -158,7 +158,7 @@ class WorkerAgent(NodeAgent):
         """Send new parts of files, as far as the connection takes them; renew the run's key.
 
         In an elastic run, ranks stop where the controller may have given up this host. What it said
-        before may come later, so the time counts at which this host spoke, and was heard.
+        before may come later, so the time counts at which this host sent what arrived there.
         """
         if self.controller.open:
             self._send_files(_AHEAD)

@@ -20,7 +20,7 @@ _PIECE = 1 << 16
 
 
 class DaemonRelay:
-    """Listens for one daemon. command: the one that starts it, with this relay for the launcher."""
+    """Listens for one daemon. command: starts it, with this relay for the launcher."""
 
     def __init__(self, command: str) -> None:
         self.command = command
