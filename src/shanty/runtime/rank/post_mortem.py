@@ -102,10 +102,10 @@ def changed(error: BaseException, began: float) -> str:
     """
     trace = error.__traceback__
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        try:
+        try:  # the current folder may have been removed
+            folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
             own = os.path.abspath(path).startswith(folder)
             if script and own and os.stat(path).st_mtime > began:
                 name = os.path.basename(path)

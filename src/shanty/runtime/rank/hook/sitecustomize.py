@@ -98,11 +98,17 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
         leave(status)
 
     def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
-        report(kind, error, trace)
-        if process.in_mpi:
-            process.die(1, sys.modules["_shanty_instrumentation"].words(error))
+        try:
+            report(kind, error, trace)
+        finally:
+            if process.in_mpi:
+                process.die(1, sys.modules["_shanty_instrumentation"].words(error))
 
     def at_exit() -> None:
+        nonlocal code, why
+        error = getattr(sys, "last_value", None)  # where the script has a hook of its own
+        if error is not None and not code and not hasattr(sys, "ps1"):
+            code, why = 1, sys.modules["_shanty_instrumentation"].words(error)
         if code and process.in_mpi and not process.failing:
             for handler in later:  # else they run twice
                 atexit.unregister(handler)
