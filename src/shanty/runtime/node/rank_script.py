@@ -9,6 +9,7 @@ it sets what differs from host to host (home, Python, MPI, the run's folder) and
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Mapping
@@ -61,7 +62,14 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
     values["SHANTY_CPUS"] = cpu_numbers()
     missing = [name for name in _OWN if name not in own]
     ours = {*settings.default, *settings.ranks}.difference(settings.own).intersection(values)
-    exports = {name: f"export {name}={shlex.quote(value)}" for name, value in values.items()}
+    # `sh` cannot export what has another name than its variables: a function of bash, "a.b".
+    exports, others = {}, []
+    for name, value in values.items():
+        exports[name] = f"export {name}={shlex.quote(value)}"
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+            others.append(f"{name}={value}")
+            del exports[name]
+    setting = ["env", *others] if others else []
     home, work = shlex.quote(values.get("HOME", "/")), shlex.quote(node.workdir)
     lines = [
         "#!/bin/sh",
@@ -84,6 +92,6 @@ def rank_script(node: Node, shared: Mapping[str, str]) -> str:
         "here=$(pwd -P)",
         f'case "$here" in {home}|/) here={work} ;; esac',
         'cd "$here" || exit 69',
-        f'exec {shlex.join(rank_prefix(node.boot))} "$@"',
+        f'exec {shlex.join([*setting, *rank_prefix(node.boot)])} "$@"',
     ]
     return "\n".join(lines) + "\n"

@@ -25,11 +25,13 @@ def test_the_script_that_ranks_start_by(tmp_path: Path, monkeypatch: pytest.Monk
     settings = Environment(
         default={"OMPI_MCA_btl": "ours", "OMPI_MCA_pml": "ours", "OMPI_MCA_osc": "ours"},
         ranks={"UCX_NET_DEVICES": "ours", "FI_TCP_IFACE": "ours"},
-        own={"QUOTED": "a 'b' $c"},
+        own={"QUOTED": "a 'b' $c", "a.b": "no name for sh"},
         first={"PATH": "/first"},
     )
     text = rank_script(node(workdir=str(work), environment=settings), {"MASTER_PORT": "1"})
-    text = text[: text.rindex("\nexec ")] + "\nenv\npwd\n"
+    text, _, command = text.rpartition("\nexec ")
+    assert command.startswith("env 'a.b=no name for sh' ")
+    text += "\nenv\npwd\n"
     script = tmp_path / "rank"
     script.write_text(text)
     theirs = {"HOME": "/lead", "XDG_RUNTIME_DIR": "/run/lead", "PATH": os.environ["PATH"]}
