@@ -268,4 +268,14 @@ SCRIPTS = [
         "give it a handler …",
         stalls=False,
     ),
+    ScriptFault(
+        "a message is longer than the buffer of its receiver",
+        _MPI
+        + "if c.rank == 0: c.Send(np.zeros(30), 1)\nelse: c.Recv(np.zeros(10), 0)\nc.barrier()\n",
+        r"why: Exception: MPI_ERR_TRUNCATE: .*\n  fix: make the receive buffer as large",
+        "rank 1 …: MPI_ERR_TRUNCATE: message truncated; make the receive buffer as large as the "
+        "message …",
+        stalls=False,
+        mpi="openmpi5",
+    ),
 ]

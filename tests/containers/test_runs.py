@@ -48,8 +48,8 @@ def test_the_image_is_what_is_around_the_ranks(shanty: ContainedShanty) -> None:
     os.sched_setaffinity(0, {max(cores)})
     done = shanty.in_container(
         "-n", "1", "-e", "GIVEN=1", "sh", "-c",
-        "grep Cpus_allowed_list /proc/self/status; umask; echo home $HOME; "
-        "touch $SHANTY_RUN_DIR/artifacts/x; touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
+        "grep Cpus_allowed_list /proc/self/status; umask; touch $SHANTY_RUN_DIR/artifacts/x; "
+        "echo home $HOME; touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
         "df -k /dev/shm | tail -1",
         env={"LEAKED": "1"},
     )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
+from shanty.runtime.diagnosis.stacks import MAIN_ONLY
 from shanty.runtime.diagnosis.stall_verdict import (
     IDLE,
     MOSTLY,
@@ -246,6 +247,7 @@ class StallDetector:
         """Returns the stall of a world after `after` seconds; None without one."""
         ranks, known = self._ranks(view, world), view.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
+        locked = {a["rank"] for a in answers if a.get("note") == MAIN_ONLY}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
         loads = {host: self._load(host, look.moves.load) for host, look in self._looks.items()}
         forked = {rank.rank: rank.forked for rank in known.ranks.values() if rank.forked}
@@ -260,6 +262,7 @@ class StallDetector:
                 threads.get(state.rank, ()),
                 min(1.0, loads[state.host].cores / many[state.host]),
                 known.meetings.get(state.rank),
+                state.rank in locked,
             )
             for state in ranks
             if state.rank not in ended

@@ -38,6 +38,10 @@ _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
 _RPC = "torch rpc_"
 _NOT_RETURNED = "find out why the function does not return; rpc_sync takes a timeout"
 _THREAD = "end that thread before the script ends, or create it with daemon=True"
+_IN_C = (
+    "find out what that line calls; after a call of MPI, compare the message with its buffer: one "
+    "that is longer overwrites memory"
+)
 _POLLS = ("poll", "is_completed")  # which return at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
@@ -90,12 +94,14 @@ class Standing:
         threads: Sequence[Mapping[str, Any]] = (),
         fair: float = 1.0,
         meeting: Optional[Meeting] = None,
+        locked: bool = False,
     ) -> None:
         self.rank = state.rank
         self.host = state.host
         self.state = state
         self.fair = fair  # the part of a core that it could have
         self.meeting = meeting  # the rendezvous that it waits in, for as long as its state says
+        self.locked = locked  # no other thread got Python's lock while its stack was asked for
         frames = threads[-1]["frames"] if threads else []
         own = next((i for i, f in enumerate(frames) if not _FOREIGN.search(f[0])), None)
         self.files = [frame[0] for frame in frames[:own]]
@@ -175,6 +181,8 @@ class Standing:
             return f"waiting{at} for a process that it has started"
         if self.state.state == "D":
             return f"waiting{at} for a disk or file system"
+        if self.locked and not self.idle:
+            return f"busy{at} with Python's lock (GIL) held, so in C code"
         return ("idle" if self.idle else "busy") + at
 
 
@@ -270,6 +278,8 @@ def judge(
         said[0], fix = f"{said[0]}, by a fork after MPI_Init", _FORKED
     elif first.thread:
         fix = _THREAD
+    elif first.locked and kind == "elsewhere":
+        fix = _IN_C
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
     host, rate = _traffic(loads)
