@@ -138,7 +138,8 @@ def _explained(module: Any, error: BaseException, why: str) -> tuple[str, str]:
         why = f"{module.reports.UNSPAWNED}: {why}"
     trace, place = error.__traceback__, ""
     while trace is not None:
-        trace, place = trace.tb_next, post_mortem.place(trace.tb_frame)
+        place = post_mortem.place(trace.tb_frame)
+        trace = trace.tb_next
     return why, place
 
 
