@@ -38,6 +38,7 @@ _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
 _RPC = "torch rpc_"
 _NOT_RETURNED = "find out why the function does not return; rpc_sync takes a timeout"
 _THREAD = "end that thread before the script ends, or create it with daemon=True"
+_CELL = "let all ranks make the same calls in a cell; a rank that failed in it makes no more"
 _IN_C = (
     "find out what that line calls; after a call of MPI, compare the message with its buffer: one "
     "that is longer overwrites memory"
@@ -122,6 +123,11 @@ class Standing:
         self.call, self.waits = self._wait(frames)
 
     @property
+    def through(self) -> bool:
+        """Returns True when it waits for the next cell of its notebook."""
+        return self.place.startswith("_wait_for_cell ")
+
+    @property
     def joins(self) -> bool:
         """Returns True when it waits for the end of a process of multiprocessing."""
         return any(path.endswith("/multiprocessing/popen_fork.py") for path in self.files)
@@ -161,7 +167,7 @@ class Standing:
     def doing(self, ranks: Mapping[Tuple[str, int], int]) -> str:
         """Returns what it does when it is not in MPI; `ranks` are by (host, pid)."""
         at = f" in {self.place}" if self.place else ""
-        if self.place.startswith("_wait_for_cell "):
+        if self.through:
             return "through with this cell of the notebook"
         if self.thread:
             return f"at the end of its script, waiting for a thread in {self.thread}"
@@ -194,6 +200,7 @@ class Stall(NamedTuple):
     stragglers: Tuple[int, ...]
     order: Tuple[int, ...]
     host: Optional[str]
+    final: bool = False  # the stragglers are through with a cell: they will not come
 
 
 def judge(
@@ -280,6 +287,8 @@ def judge(
         fix = _THREAD
     elif first.locked and kind == "elsewhere":
         fix = _IN_C
+    elif first.through:
+        fix = _CELL
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
     host, rate = _traffic(loads)
@@ -293,6 +302,7 @@ def judge(
         tuple(r.rank for r in worst),
         tuple(order),
         first.host,
+        len(groups) == 1 and all(rank.through for rank in worst),
     )
 
 
