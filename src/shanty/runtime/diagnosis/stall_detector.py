@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _QUIET = 6.0  # the node agents begin to watch after this part of the bound
 _LOOKS = 12.0  # looks in the time of the bound
 _EARLY = 6.0  # after this part of the bound in one call of MPI, the hosts' links are tried
-_CELLS = 3.0  # after this part of it, ranks that wait for one that is through with a cell are told
+_CELLS = (
+    3.0  # after this part of the bound, waits for ranks that have ended their cell are reported
+)
 _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
 _STOPPED = ("T", "t")
@@ -180,7 +182,7 @@ class StallDetector:
         return self._cells and not self._told and now > due
 
     def _judge_cells(self, view: RunView, now: float) -> None:
-        """Reports before the bound that ranks wait for one that is through with their cell."""
+        """Reports before the bound that ranks wait for ranks that have ended their cell."""
         after = round(self._after / _CELLS, 1)
         for world in self._suspects(view, after):
             if self._find(view, world, [], after) is not None:
