@@ -243,4 +243,39 @@ SCRIPTS = [
         stalls=False,
         mpi="openmpi5",
     ),
+    ScriptFault(
+        "the current folder is removed",
+        _MPI + "import os, shutil\nif c.rank == 1: shutil.rmtree(os.getcwd()); os.chdir('/')\n"
+        "c.barrier()\nif c.rank == 0: os.getcwd()\nc.barrier()\n",
+        r"why: FileNotFoundError: .*\n  fix: the current folder of the rank, \S+, was removed",
+        "rank 0 …: FileNotFoundError …; the current folder of the rank, …, was removed: find out "
+        "what removes it",
+        stalls=False,
+    ),
+    ScriptFault(
+        "an exception, with a `sys.excepthook` that fails",
+        _MPI + "import sys\nsys.excepthook = lambda *_: 1 / 0\n"
+        "if c.rank == 1: import no_such_module\nc.barrier()\n",
+        r"(?s)ZeroDivisionError.*\[1\] ModuleNotFoundError.*why: ModuleNotFoundError: ",
+        "rank 1 …: ModuleNotFoundError: No module named …, after both tracebacks",
+        stalls=False,
+    ),
+    ScriptFault(
+        "a timer of `signal.alarm`",
+        _MPI + "import signal\nif c.rank == 1: signal.alarm(1)\nwhile True: c.barrier()\n",
+        r"rank 1 on \S+ was ended by SIGALRM \(a timer of its own, .*\n  fix: give it a handler",
+        "rank 1 on host was ended by SIGALRM (a timer of its own, or someone else, sent it; …); "
+        "give it a handler …",
+        stalls=False,
+    ),
+    ScriptFault(
+        "a message is longer than the buffer of its receiver",
+        _MPI
+        + "if c.rank == 0: c.Send(np.zeros(30), 1)\nelse: c.Recv(np.zeros(10), 0)\nc.barrier()\n",
+        r"why: Exception: MPI_ERR_TRUNCATE: .*\n  fix: make the receive buffer as large",
+        "rank 1 …: MPI_ERR_TRUNCATE: message truncated; make the receive buffer as large as the "
+        "message …",
+        stalls=False,
+        mpi="openmpi5",
+    ),
 ]

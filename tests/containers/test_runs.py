@@ -48,14 +48,15 @@ def test_the_image_is_what_is_around_the_ranks(shanty: ContainedShanty) -> None:
     os.sched_setaffinity(0, {max(cores)})
     done = shanty.in_container(
         "-n", "1", "-e", "GIVEN=1", "sh", "-c",
-        "grep Cpus_allowed_list /proc/self/status; echo umask $(umask); echo home $HOME; "
-        "touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
+        "grep Cpus_allowed_list /proc/self/status; umask; touch $SHANTY_RUN_DIR/artifacts/x; "
+        "echo home $HOME; touch $HOME/x && echo written; echo given $GIVEN leaked $LEAKED; "
         "df -k /dev/shm | tail -1",
         env={"LEAKED": "1"},
     )  # fmt: skip
     os.sched_setaffinity(0, cores)
     os.umask(mask)
-    assert "umask 0027" in done.stdout
+    assert "0027\n" in done.stdout
+    assert not (shanty.last.artifacts / "x").stat().st_mode & 0o027
     assert f"Cpus_allowed_list:\t{max(cores)}\n" in done.stdout
     assert done.returncode == 0, done.stderr
     assert "written" in done.stdout

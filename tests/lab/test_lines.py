@@ -37,12 +37,16 @@ SAY = 'echo "$(hostname) $FOO"'
 
 
 def test_hosts_whose_names_begin_alike(site: Site, flavour: str) -> None:
-    """One rank on each, by a list and by a host file; ranks get what the line hands on by name."""
+    """One rank on each, by a list and by a host file; ranks get what the line hands on by name.
+
+    A function that bash has exported does no harm.
+    """
     site.write("hosts", "".join(f"{name} slots = 1\n" for name in NAMES.values()))
     listed = ",".join(f"{name}:1" for name in NAMES.values())
     for where in (["-H", listed.upper()], ["--hostfile", "hosts"]):
-        line = ["mpirun", "-np", "2", *where, "-x", "FOO", "sh", "-c", SAY]
-        environ = {**site.lab.shanty.environ, "FOO": "a  b=c"}
+        line = ["mpirun", "-np", "2", *where, "-x", "FOO", "-x", "BASH_FUNC_ml%%", "sh"]
+        line += ["-c", SAY]
+        environ = {**site.lab.shanty.environ, "FOO": "a  b=c", "BASH_FUNC_ml%%": "() {  :\n}"}
         process = site.start(
             *("run", "-q", "--mpi", flavour, "--hostfile", "hosts", "--", *line), env=environ
         )
@@ -51,6 +55,8 @@ def test_hosts_whose_names_begin_alike(site: Site, flavour: str) -> None:
         assert sorted(out.splitlines()) == [
             f"[{rank}] {name} a  b=c" for rank, name in enumerate(NAMES.values())
         ]
+    shown = re.search("(?m)^hosts .*", site("show").stdout)
+    assert shown and all(name in shown[0] for name in NAMES.values()), shown
 
 
 def test_a_host_that_is_not_of_the_run(site: Site) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import socket
 import struct
 
@@ -125,27 +126,48 @@ def test_standard_input_goes_to_rank_zero_and_ends(shanty, flavour):
 
 WORDS = ["$$", "\\$HOSTFILE", "--hostfile", "$HOSTFILE", "${HOME}", "", "1   2", "*", "it's", "é\n"]
 TELL = """
-import json, os, sys
+import json, os, resource, sys
+open(os.environ["SHANTY_RUN_DIR"] + "/artifacts/file", "w").close()
 print(json.dumps([sys.argv[1:], os.environ["A"], os.environ.get("B"), sys.stdin.read(),
-                  sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"]]))
+                  sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"],
+                  os.umask(0), os.nice(0), resource.getrlimit(resource.RLIMIT_STACK)[0]]))
 """
+OWN = (0o027, os.nice(0) + 3, 7 << 20)
+
+
+def as_a_shell_may() -> None:
+    """Have a umask, a niceness and a limit of one's own, before a program is started."""
+    os.umask(OWN[0])
+    os.nice(3)
+    resource.setrlimit(
+        resource.RLIMIT_STACK, (OWN[2], resource.getrlimit(resource.RLIMIT_STACK)[1])
+    )
+
+
 CORES = "import os; print(sorted(os.sched_getaffinity(0)))"
 
 
 def test_a_line_letter_by_letter(shanty, flavour, monkeypatch):
-    """The program's words and variables, no input, its share of the cores, a file of its output."""
+    """The program's words and variables, no input, its share of the cores, a file of its output.
+
+    It has the shell's umask, niceness and limits; no file is wider than the umask.
+    """
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     line = ["mpirun", "-np", "1", "--hostfile", "$HOSTFILE", "--stdin", "none", "--bind-to", "none"]
     line += ["-x", "A=$HOME=1", "-x", "B", "--output-filename", "out"]
     done = shanty(
         *("run", "-q", "--mpi", flavour, "--", *line, "python", shanty.script(TELL), *WORDS),
-        env={"B": "b c"}, stdin=b"not for the ranks",
+        env={"B": "b c"}, stdin=b"not for the ranks", preexec_fn=as_a_shell_may,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     cores = sorted(os.sched_getaffinity(0))
     said = done.stdout.removeprefix("[0] ")
-    assert json.loads(said) == [WORDS, "$HOME=1", "b c", "", cores, str(len(cores))]
-    assert (shanty.folder / "out/1/rank.0/stdout").read_text() == said
+    assert json.loads(said) == [WORDS, "$HOME=1", "b c", "", cores, str(len(cores)), *OWN]
+    written = shanty.folder / "out/1/rank.0/stdout"
+    assert written.read_text() == said
+    run = shanty.last
+    made = [written, run.status, run.artifacts / "file", *run.rank_logs().values()]
+    assert not [path for path in made if path.stat().st_mode & OWN[0]]
 
 
 def test_ranks_stay_on_the_cores_of_the_run(shanty, flavour):

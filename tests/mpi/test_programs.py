@@ -92,6 +92,7 @@ def test_ranks_that_meet_by_a_port(shanty: Shanty, flavour: str) -> None:
     done = shanty(*line, *needs, WORKERS / "meet.py")
     assert done.returncode == 0, done.stderr
     assert "[0] met 1" in done.stdout and "[1] met 0" in done.stdout
+    assert done.stdout.count("windows of 2 and 2 ranks") == 2
     if FLAVOURS[flavour].spawn_signal:
         done = shanty(*line, WORKERS / "meet.py")
         assert f"Intel MPI needs {' '.join(needs)}" in done.stderr

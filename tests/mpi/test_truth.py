@@ -144,3 +144,15 @@ def test_a_python_that_lacks_mpi4py_and_shanty_is_lent_both(shanty, tmp_path):
     assert sorted(done.stdout.splitlines()) == sorted(
         [f"[{r}] {bare} True 2" for r in range(2)] + [f"[{r}] nothing else" for r in range(2)]
     )
+
+
+def test_a_message_that_no_rank_receives(shanty, flavour):
+    """It is named; MPICH's own MPI_Finalize fails then, for that reason."""
+    text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\n"
+    text += "if c.rank: c.send('x', 0, tag=7)\nc.barrier()\n"
+    done = shanty("run", "--mpi", flavour, "-n", 2, shanty.script(text))
+    assert "rank 0 ends without receiving a message of rank 1 (tag 7)" in done.stderr
+    assert "rank 1 ends" not in done.stderr
+    assert done.returncode == (flavour == "mpich"), done.stderr
+    reason = "why: MPI_Finalize failed: Communicator"
+    assert (reason in done.stderr) == (flavour == "mpich")

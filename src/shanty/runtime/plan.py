@@ -34,9 +34,9 @@ class Node(Record):
 
     `name` is what its user calls it, `names` are all that it may be called; `address` is by what
     the others reach it. `cores` are those that it has for itself, `limit` says why these are not
-    all of the machine's. `python` runs the ranks' scripts, `agent_python` the agents; `package` is
-    the folder with shanty's code, `mpi4py` that of an mpi4py for Pythons which lack it.
-    `connection` is how the controller gets there.
+    all of the machine's; `gpus` is true where its slots are its GPUs. `python` runs the ranks'
+    scripts, `agent_python` the agents; `package` is the folder with shanty's code, `mpi4py` that
+    of an mpi4py for Pythons which lack it. `connection` is how the controller gets there.
     `segments` is the folder for the run's shared memory, "" where there is none. `fabric` is
     false where the host is known to have no network faster than TCP's. `interfaces` are those
     that the run takes, the best first: name and address each.
@@ -67,6 +67,7 @@ class Node(Record):
     container: Dict[str, Any] = {}  # noqa: RUF012
     host_python: str = ""
     limit: str = ""
+    gpus: bool = False
 
     @property
     def installation(self) -> Installation:

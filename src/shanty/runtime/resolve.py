@@ -147,7 +147,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
     hosts = tuple(HostSlots(node.address, node.slots) for node in nodes)
     slots = sum(host.slots for host in hosts)
     cpus = job.cpus_per_rank
-    room = sum(host.slots // (cpus or 1) for host in hosts)
+    room = sum(_room(node, cpus or 1) for node in nodes)
     if not room and max((node.cores for node in nodes if node.slots), default=0) >= (cpus or 1):
         room = 1  # slots may be fewer than cores, as where they are GPUs
     ranks = job.ranks
@@ -175,7 +175,7 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
     left = ranks or 0
     for node, host in zip(nodes, hosts):
         each_host = min(left, job.ranks_per_host or 0) if host.slots else 0
-        if each_host > host.slots // (cpus or 1) and not job.oversubscribe:
+        if each_host > _room(node, cpus or 1) and not job.oversubscribe:
             raise UsageError(
                 f"{_ranks_with(each_host, cpus)} not fit on {host.name}, which has "
                 f"{counted(host.slots, 'slot')}",
@@ -183,7 +183,10 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
                 "take a smaller --ranks-per-host, or --oversubscribe to run them all the same",
             )
         left -= each_host
-    binds = cpus if cpus and (ranks or 1) * cpus <= slots else None
+    by_gpu = any(node.gpus for node in nodes)  # then slots are not what a launcher can bind to
+    binds = cpus if cpus and not by_gpu and (ranks or 1) * cpus <= slots else None
+    if cpus and by_gpu and not job.oversubscribe:
+        hosts = tuple(HostSlots(node.address, _room(node, cpus)) for node in nodes)
     if binds and len(hosts) > 1:  # a launcher fills a host's slots, whatever each rank is bound to
         hosts = tuple(HostSlots(host.name, host.slots // binds) for host in hosts)
     names = {node.interfaces[0][0] for node in nodes if node.interfaces}
@@ -200,6 +203,11 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
         elastic=job.elastic is not None,
         interface=names.pop() if len(names) == 1 else "",
     )
+
+
+def _room(node: Node, cpus: int) -> int:
+    """How many ranks with so many cores a host takes: slots are cores, unless they are GPUs."""
+    return min(node.slots, node.cores // cpus) if node.gpus else node.slots // cpus
 
 
 def _ranks_with(ranks: int, cpus: Optional[int]) -> str:

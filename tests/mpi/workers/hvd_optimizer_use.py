@@ -367,6 +367,22 @@ def check_two_at_once() -> None:
     agree(model, alone())
 
 
+def check_one_that_takes_over() -> None:
+    """Its parameters are another's, too: that one says who reduces them; the new one trains."""
+    model = network()
+    first = hvd.DistributedOptimizer(sgd(model[0].parameters()), model[0].named_parameters())
+    both = distributed(model)
+    mean_square(model, *map(part, batch(0))).backward()
+    raised(
+        ValueError, first.step,
+        "created later at training.py:", "has taken over 2 parameters", "(weight, for example)",
+    )  # fmt: skip
+    both.step()
+    model.zero_grad()
+    steps(model, both, numbers=range(1, STEPS))
+    agree(model, alone())
+
+
 def check_after_a_shutdown() -> None:
     """No step of one rank alone passes for one of all."""
     model, untouched = network(), network()

@@ -15,6 +15,8 @@ class WordlessError(Exception):
 
 world = MPI.COMM_WORLD
 how = sys.argv[1]
+if sys.argv[2:] == ["hook"]:
+    sys.excepthook = lambda *error: sys.__excepthook__(*error)
 world.Barrier()
 if world.rank == 2:
     print("rank 2 is about to", how, flush=True)

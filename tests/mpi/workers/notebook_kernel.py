@@ -299,13 +299,16 @@ def stuck() -> None:
 @check
 def broken() -> None:
     """A rank fails while the other waits for it in MPI: that is told, and does not hang."""
-    with notebook("-n 2 --stall-after 2") as it:
+    bound = 15
+    with notebook(f"-n 2 --stall-after {bound}") as it:
+        began = time.monotonic()
         cell = it.ranks(
             "from mpi4py import MPI\nif shanty.rank() == 1:\n    raise LookupError('alone')\n"
             "MPI.COMM_WORLD.Barrier()"
         )
         assert cell.error == "LookupError", cell
         assert "rank 0 waited for it in MPI" in cell.trace, cell
+        assert time.monotonic() - began < bound  # about the half of it
         cell = it.ranks("import shanty\nshanty.size()")
         assert cell.value == "2", cell
         cell = it.ranks(

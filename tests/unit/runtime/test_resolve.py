@@ -49,6 +49,18 @@ def test_ranks_that_do_not_fit_are_refused_with_the_reason() -> None:
     assert planned(JobSpec(Program(("x",)), cpus_per_rank=4), 1).ranks == 1  # it has four cores
 
 
+def test_slots_that_are_gpus_each_take_a_rank_with_several_cores() -> None:
+    hosts = [node(number, 4, cores=32, gpus=True) for number in range(2)]
+    for cpus, ranks in ((2, 8), (8, 8), (16, 4), (32, 2)):
+        layout = layout_of(JobSpec(Program(("x",)), cpus_per_rank=cpus), hosts)
+        assert (layout.ranks, layout.cpus_per_rank) == (ranks, None)
+        assert [host.slots for host in layout.hosts] == [ranks / 2, ranks / 2]
+    each = JobSpec(Program(("x",)), ranks_per_host=4, cpus_per_rank=8)
+    assert layout_of(each, hosts).ranks == 8
+    with pytest.raises(UsageError, match="8 ranks with 16 cpus each do not fit"):
+        layout_of(JobSpec(Program(("x",)), ranks=8, cpus_per_rank=16), hosts)
+
+
 def test_ranks_per_host_count_the_hosts_that_hold_ranks() -> None:
     job = JobSpec(Program(("x",)), ranks_per_host=2)
     assert planned(job, 0, 2, 2).ranks == 4  # the lead only leads

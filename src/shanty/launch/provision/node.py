@@ -22,6 +22,7 @@ class HostPlace(NamedTuple):
     connection: dict[str, Any] = {}  # noqa: RUF012  never changed
     interfaces: tuple[tuple[str, str], ...] = ()
     limit: str = ""
+    gpus: bool = False
 
 
 class Ready(NamedTuple):

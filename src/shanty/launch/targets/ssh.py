@@ -242,6 +242,7 @@ class SshTarget:
                     "alias": keys.alias(number),
                 },
                 limit=survey["limit"],
+                gpus=gpus and host.slots is None,
             )
             own = (place, way["source"], way["banner"])
             surveyed.append(Surveyed(host.name, client, survey, address, *own))

@@ -510,12 +510,11 @@ class MpiWorld:
                 why = why or "after the end of its script"
             elif name in _DAMAGE and re.search(_COMMUNICATES, why):
                 fix = TRUNCATED
+            mpi = FLAVOURS.get(self.launcher.flavour)
+            if mpi is not None and name == mpi.spawn_signal and re.search(_SPAWNS, why):
+                fix = f"to start processes and to open ports, {mpi.title} needs {mpi.to_spawn}"
             if rank.spawning:
                 why, fix = why or "it started processes by MPI_Comm_spawn", self._spawning()
-            mpi = FLAVOURS.get(self.launcher.flavour)
-            if mpi is not None and not fix and name == mpi.spawn_signal:
-                fix = "if it started processes or opened a port (MPI_Comm_spawn, MPI_Open_port), "
-                fix += f"{mpi.title} needs {mpi.to_spawn}"
             if rank.oom:
                 what = f"{where} was ended by the kernel: out of memory (SIGKILL)"
                 why = f"this host ran out of its {rank.oom / 2**30:.3g} GiB of memory"
@@ -583,6 +582,7 @@ _SPAWN_LESS = (
 )
 LAUNCHERS_DOING = (-signal.SIGTERM, 128 + signal.SIGTERM)  # what follows, never the cause
 _DAMAGE = ("SIGABRT", "SIGBUS", "SIGSEGV")  # as of memory behind a buffer
+_SPAWNS = r"\b(Open_port|Spawn|Spawn_multiple|Accept|Connect|Join|Publish_name|Lookup_name)\("
 _COMMUNICATES = r"\.I?([aA]ll|[bB]cast|[gG]ather|[rR]educe|[rR]ecv|[sS]catter|[sS]end)\w*\("
 
 

@@ -34,7 +34,7 @@ _SYSTEM = ("libc.", "libc-", "ld-linux", "[vdso]")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+)(?: in )?(.*)')
 _NO_PYTHON = "it is not a Python program, or has not reached its script yet"
 _STOPPED = "it is stopped, as by SIGSTOP"
-_MAIN_ONLY = f"only the main thread: the interpreter lock (GIL) was not free for {_LOCKED:g} s"
+MAIN_ONLY = f"only the main thread: the interpreter lock (GIL) was not free for {_LOCKED:g} s"
 
 
 class StackRequest:
@@ -121,7 +121,7 @@ class _Rank:
             self._written = path.read_bytes() if before is not None else b""
         if not before or before != self._written:
             return False
-        self._answer(_MAIN_ONLY, before)
+        self._answer(MAIN_ONLY, before)
         return True
 
     def _answer(self, note: str, text: bytes = b"") -> None:

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
+from shanty.runtime.diagnosis.stacks import MAIN_ONLY
 from shanty.runtime.diagnosis.stall_verdict import (
     IDLE,
     MOSTLY,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 _QUIET = 6.0  # the node agents begin to watch after this part of the bound
 _LOOKS = 12.0  # looks in the time of the bound
 _EARLY = 6.0  # after this part of the bound in one call of MPI, the hosts' links are tried
+_CELLS = (
+    3.0  # after this part of the bound, waits for ranks that have ended their cell are reported
+)
 _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
 _STOPPED = ("T", "t")
@@ -67,6 +71,7 @@ class StallDetector:
         self._told = False
         self._ranks_wanted = plan.ranks
         self._several = bool(plan.workers)
+        self._cells = "shanty.tasks.cells" in plan.attempt.argv  # the ranks of a notebook
         self._check: Optional[LinkCheck] = None  # under way
         self._checks = 0
         self._checked: Optional[float] = None  # when the last one of this watch was over
@@ -100,6 +105,8 @@ class StallDetector:
             self._actions.tell(Watch(self._pause, self._after))
         elif self._watch_since is not None and now > self._watch_since + self._after:
             self._judge(view, now)
+        elif self._watch_since is not None and self._is_due_for_cells(now):
+            self._judge_cells(view, now)
         elif self._watch_since is not None and self._several and not (self._told or self._stops):
             self._judge_links(view, now)
 
@@ -169,6 +176,22 @@ class StallDetector:
                 answers = self._actions.ask_stacks()
                 self._tell(self._find(view, world, answers, after) or found, world, answers)
                 return
+
+    def _is_due_for_cells(self, now: float) -> bool:
+        due = max(self._not_before, (self._watch_since or 0.0) + self._after / _CELLS)
+        return self._cells and not self._told and now > due
+
+    def _judge_cells(self, view: RunView, now: float) -> None:
+        """Reports before the bound that ranks wait for ranks that have ended their cell."""
+        after = round(self._after / _CELLS, 1)
+        for world in self._suspects(view, after):
+            if self._find(view, world, [], after) is not None:
+                self._not_before = now + after
+                answers = self._actions.ask_stacks()
+                found = self._find(view, world, answers, after)
+                if found is not None and found.final:
+                    self._tell(found, world, answers)
+                    return
 
     def _begin_check(self, now: float) -> None:
         from shanty.runtime.diagnosis.link_check import LinkCheck  # rarely needed
@@ -246,6 +269,7 @@ class StallDetector:
         """Returns the stall of a world after `after` seconds; None without one."""
         ranks, known = self._ranks(view, world), view.worlds[world]
         threads = {a["rank"]: a["threads"] for a in answers if "threads" in a}
+        locked = {a["rank"] for a in answers if a.get("note") == MAIN_ONLY}
         ended = {rank.rank: rank.host for rank in known.ranks.values() if rank.ended is not None}
         loads = {host: self._load(host, look.moves.load) for host, look in self._looks.items()}
         forked = {rank.rank: rank.forked for rank in known.ranks.values() if rank.forked}
@@ -260,6 +284,7 @@ class StallDetector:
                 threads.get(state.rank, ()),
                 min(1.0, loads[state.host].cores / many[state.host]),
                 known.meetings.get(state.rank),
+                state.rank in locked,
             )
             for state in ranks
             if state.rank not in ended

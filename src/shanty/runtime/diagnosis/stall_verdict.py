@@ -38,6 +38,11 @@ _COLLECTIVE = ("/torch/distributed/", "/shanty/torch/", "/shanty/collectives/")
 _RPC = "torch rpc_"
 _NOT_RETURNED = "find out why the function does not return; rpc_sync takes a timeout"
 _THREAD = "end that thread before the script ends, or create it with daemon=True"
+_CELL = "let all ranks make the same calls in a cell; a rank that failed in it makes no more"
+_IN_C = (
+    "find out what that line calls; after a call of MPI, compare the message with its buffer: one "
+    "that is longer overwrites memory"
+)
 _POLLS = ("poll", "is_completed")  # which return at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
@@ -90,12 +95,14 @@ class Standing:
         threads: Sequence[Mapping[str, Any]] = (),
         fair: float = 1.0,
         meeting: Optional[Meeting] = None,
+        locked: bool = False,
     ) -> None:
         self.rank = state.rank
         self.host = state.host
         self.state = state
         self.fair = fair  # the part of a core that it could have
         self.meeting = meeting  # the rendezvous that it waits in, for as long as its state says
+        self.locked = locked  # no other thread got Python's lock while its stack was asked for
         frames = threads[-1]["frames"] if threads else []
         own = next((i for i, f in enumerate(frames) if not _FOREIGN.search(f[0])), None)
         self.files = [frame[0] for frame in frames[:own]]
@@ -114,6 +121,11 @@ class Standing:
         module, waiting = _CONSENSUS
         self.seeks_consensus = any(f[0].endswith(module) and f[2] == waiting for f in frames)
         self.call, self.waits = self._wait(frames)
+
+    @property
+    def through(self) -> bool:
+        """Returns True when it waits for the next cell of its notebook."""
+        return self.place.startswith("_wait_for_cell ")
 
     @property
     def joins(self) -> bool:
@@ -155,7 +167,7 @@ class Standing:
     def doing(self, ranks: Mapping[Tuple[str, int], int]) -> str:
         """Returns what it does when it is not in MPI; `ranks` are by (host, pid)."""
         at = f" in {self.place}" if self.place else ""
-        if self.place.startswith("_wait_for_cell "):
+        if self.through:
             return "through with this cell of the notebook"
         if self.thread:
             return f"at the end of its script, waiting for a thread in {self.thread}"
@@ -175,6 +187,8 @@ class Standing:
             return f"waiting{at} for a process that it has started"
         if self.state.state == "D":
             return f"waiting{at} for a disk or file system"
+        if self.locked and not self.idle:
+            return f"busy{at} with Python's lock (GIL) held, so in C code"
         return ("idle" if self.idle else "busy") + at
 
 
@@ -186,6 +200,7 @@ class Stall(NamedTuple):
     stragglers: Tuple[int, ...]
     order: Tuple[int, ...]
     host: Optional[str]
+    final: bool = False  # the stragglers are through with a cell: they will not come
 
 
 def judge(
@@ -270,6 +285,10 @@ def judge(
         said[0], fix = f"{said[0]}, by a fork after MPI_Init", _FORKED
     elif first.thread:
         fix = _THREAD
+    elif first.locked and kind == "elsewhere":
+        fix = _IN_C
+    elif first.through:
+        fix = _CELL
     if fault is not None and kind not in _OF_THEMSELVES:
         return _cut_off(fault, ", ".join(said), order, after)
     host, rate = _traffic(loads)
@@ -283,6 +302,7 @@ def judge(
         tuple(r.rank for r in worst),
         tuple(order),
         first.host,
+        len(groups) == 1 and all(rank.through for rank in worst),
     )
 
 

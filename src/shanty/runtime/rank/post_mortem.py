@@ -102,10 +102,10 @@ def changed(error: BaseException, began: float) -> str:
     """
     trace = error.__traceback__
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        try:
+        try:  # the current folder may have been removed
+            folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
             own = os.path.abspath(path).startswith(folder)
             if script and own and os.stat(path).st_mtime > began:
                 name = os.path.basename(path)
@@ -133,10 +133,15 @@ def _hides(error: BaseException) -> str:
 
 def spawned(error: BaseException) -> bool:
     """Return True for an error of MPI_Comm_spawn, as mpi4py raises it."""
+    return _failed_call(error) in ("Spawn", "Spawn_multiple")
+
+
+def _failed_call(error: BaseException) -> str:
+    """Return the name of the function that raised it, as mpi4py's "Recv"."""
     trace, name = error.__traceback__, ""
     while trace is not None:
         name, trace = trace.tb_frame.f_code.co_name, trace.tb_next
-    return name.rpartition(".")[2] in ("Spawn", "Spawn_multiple")
+    return name.rpartition(".")[2]
 
 
 def advice(error: BaseException) -> str:
@@ -146,6 +151,8 @@ def advice(error: BaseException) -> str:
     if fix:
         return fix
     if any(words in str(error) for words in ("MPI_ERR_TRUNCATE", "Message truncated")):
+        if "recv" in _failed_call(error).lower():
+            return ""  # `last_words` knows what helps for messages between two ranks
         return str(sys.modules["_shanty_instrumentation"].reports.TRUNCATED)
     module = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and "module '" in str(error):

@@ -6,6 +6,7 @@ sys.exit in one rank ends the world before MPI_Finalize could wait for the other
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -113,6 +114,35 @@ def _debugged(work: Callable[[], object], terminal: str) -> None:
         raise
 
 
+def _show(error: BaseException) -> None:
+    """Print a traceback, by the script's own hook; where that fails, as Python does."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as failed:  # noqa: BLE001  the rank has to end all the same
+        failed.__context__ = None
+        for each in (failed, error):
+            with contextlib.suppress(Exception):
+                trace = _own_frames_off(each.__traceback__)
+                sys.__excepthook__(type(each), each.with_traceback(trace), trace)
+
+
+def _explained(module: Any, error: BaseException, why: str) -> tuple[str, str]:
+    """Return why a rank failed, and the line of the user's own that it was in."""
+    post_mortem = module.load_part("rank/post_mortem")
+    # Perhaps a framework's text around the cause, or no text at all.
+    if "\n" in why or why.endswith(": "):
+        why = post_mortem.reason(error)
+    now = post_mortem.changed(error, _BEGAN)
+    why += f"; {now}" if now else ""
+    if type(error).__module__ == "mpi4py.MPI" and post_mortem.spawned(error):
+        why = f"{module.reports.UNSPAWNED}: {why}"
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place = post_mortem.place(trace.tb_frame)
+        trace = trace.tb_next
+    return why, place
+
+
 def finish(process: Any) -> None:
     """Report that the script has come to its end, before Python ends and closes connections."""
     if process is not None and process.size > 1 and not _is_child(process):
@@ -167,40 +197,27 @@ def _run(words: list[str]) -> None:
         if code == 0:
             return
         if not isinstance(error.code, int):  # as Python does
-            print(error.code, file=sys.stderr)
+            with contextlib.suppress(Exception):  # the script may have closed its standard error
+                print(error.code, file=sys.stderr)
     except BaseException as error:  # noqa: BLE001  whatever ends the script
         if process is not None:
             process.close_spare()
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         error = error.with_traceback(_own_frames_off(error.__traceback__))
-        why = module.words(error)
         unfound = kind == "-m" and isinstance(error, ImportError) and error.__traceback__ is None
         unfound = unfound and rest[0] in str(error)  # else what is imported for a task
+        why = f"{sys.executable}: {error}" if unfound else module.words(error)
         if unfound:
-            why = f"{sys.executable}: {error}"  # as Python says it
-            print(why, file=sys.stderr)
+            print(why, file=sys.stderr)  # as Python says it
         else:
-            sys.excepthook(type(error), error, error.__traceback__)
-        # Perhaps a framework's text around the cause, or no text at all.
-        if process is not None and ("\n" in why or why.endswith(": ")):
-            why = module.load_part("rank/post_mortem").reason(error)
+            _show(error)
         if process is not None:
-            now = module.load_part("rank/post_mortem").changed(error, _BEGAN)
-            why += f"; {now}" if now else ""
-        if process is not None and error.__traceback__ is not None:
-            trace = error.__traceback__
-            while trace.tb_next is not None:
-                trace = trace.tb_next
-            place = module.load_part("rank/post_mortem").place(trace.tb_frame)
-        of_mpi = process is not None and type(error).__module__ == "mpi4py.MPI"
-        if of_mpi and module.load_part("rank/post_mortem").spawned(error):
-            why = f"{module.reports.UNSPAWNED}: {why}"
-        if process is not None and isinstance(error, _ADVISED):
-            try:
+            with contextlib.suppress(Exception):  # the script may have broken what this needs
+                why, place = _explained(module, error, why)
+            with contextlib.suppress(Exception):
                 post_mortem = module.load_part("rank/post_mortem")
-                fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)
-            except Exception:  # noqa: BLE001  the script may have broken modules that it needs
-                fix = ""
+                if isinstance(error, _ADVISED):
+                    fix = post_mortem.no_module(rest[0]) if unfound else post_mortem.advice(error)
     if process is not None and process.in_mpi:
         process.die(code, why, fix)
     if process is not None and not _is_child(process):

@@ -94,6 +94,24 @@ def test_a_rank_that_fails_when_it_spawns(code, why):
     assert why in verdict.why
 
 
+@pytest.mark.parametrize(
+    ("why", "fix"),
+    [
+        ("in <module> (meet.py:7): port = world.bcast(MPI.Open_port() if", "needs -e I_MPI_SPAWN"),
+        ("in go (run.py:3): child = MPI.COMM_SELF.Spawn(sys.executable)", "needs -e I_MPI_SPAWN"),
+        ("in step (train.py:4): world.Allreduce(mine, all)", "let all ranks pass equal counts"),
+        ("in step (train.py:4): rows[n] = library.parse(line)", ""),
+        ("", ""),
+    ],
+)
+def test_intel_mpi_needs_its_setting_for_ports_only(why: str, fix: str):
+    mpi = Installation("intel", "2021.18", "/i", "/i/bin/mpirun", "/i/lib/libmpi.so.12", "wheel")
+    world = world_of(1, "h", launcher=mpi)
+    end(world, 0, -11, 2.0, why=why)
+    found = blamed(world, 3.0).fix
+    assert found.count(fix) and bool(found) == bool(fix), found
+
+
 def test_a_library_that_is_only_loaded_is_not_joined():
     world = started(1)
     world.report(Report({"event": "loading", "rank": 0, "flavour": "openmpi5", **LIBRARY}), 1.0)

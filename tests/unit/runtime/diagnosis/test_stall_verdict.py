@@ -93,6 +93,27 @@ def test_a_rank_that_waits_for_a_process_which_it_has_forked() -> None:
     assert "get_context('spawn')" in stall.fix
 
 
+def test_a_rank_in_c_code_that_does_not_return() -> None:
+    """As where MPI has overwritten memory with a message that is longer than its buffer."""
+    stuck = away(1, TRAIN)
+    stuck.locked = True
+    stall = judge([rank(0), stuck], {}, {"a": LOAD}, 60, size=2)
+    assert stall is not None
+    assert "busy in train (train.py:31) with Python's lock (GIL) held, so in C code" in stall.what
+    assert "compare the message with its buffer" in stall.fix
+
+
+def test_ranks_that_wait_for_one_that_is_through_with_a_cell() -> None:
+    """It will not come, unlike one that still computes, or that another one may still reach."""
+    through = away(2, ["/v/shanty/tasks/cells.py", 140, "_wait_for_cell"], cpu=0.0, ready=0.0)
+    stall = judge([rank(0), rank(1), through], {}, {"a": LOAD}, 60, size=3)
+    assert stall is not None and stall.final
+    assert "rank 2 on a is through with this cell of the notebook, ranks 0, 1 wait" in stall.what
+    assert "make the same calls in a cell" in stall.fix
+    stall = judge([rank(0), away(1, TRAIN), through], {}, {"a": LOAD}, 60, size=3)
+    assert stall is not None and not stall.final
+
+
 def test_the_worst_comes_first() -> None:
     said = what(rank(0), rank(1, TRAIN, call="MPI_Bcast"), away(2, TRAIN), rank(3), rank(4))
     assert said.startswith(

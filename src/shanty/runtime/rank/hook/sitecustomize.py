@@ -84,7 +84,7 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
     import atexit
     import builtins
 
-    code, why = 0, ""
+    code, why, left = 0, "", False
     leave, report, register = sys.exit, sys.excepthook, atexit.register
     later = []  # exit handlers that have run when `at_exit` does
 
@@ -93,16 +93,24 @@ def _guard(process) -> None:  # type: ignore[no-untyped-def]
         return register(handler, *args, **kwargs)
 
     def on_exit(status=None):  # type: ignore[no-untyped-def]
-        nonlocal code, why
+        nonlocal code, why, left
+        left = True
         code, why = sys.modules["_shanty_instrumentation"].exit_status(status)
         leave(status)
 
     def on_error(kind, error, trace) -> None:  # type: ignore[no-untyped-def]
-        report(kind, error, trace)
-        if process.in_mpi:
-            process.die(1, sys.modules["_shanty_instrumentation"].words(error))
+        try:
+            report(kind, error, trace)
+        finally:
+            if process.in_mpi:
+                process.die(1, sys.modules["_shanty_instrumentation"].words(error))
 
     def at_exit() -> None:
+        nonlocal code, why
+        # Where the script has a hook of its own. pytest sets it, too, as for tests that may fail.
+        error = getattr(sys, "last_value", None) if sys.excepthook is not on_error else None
+        if error is not None and not left and not hasattr(sys, "ps1"):
+            code, why = 1, sys.modules["_shanty_instrumentation"].words(error)
         if code and process.in_mpi and not process.failing:
             for handler in later:  # else they run twice
                 atexit.unregister(handler)
