@@ -28,11 +28,12 @@ from shanty.runtime.heartbeat import SILENCE, FailureDetector, Heartbeat
 from shanty.runtime.node.background import Background, load
 from shanty.runtime.node.launcher import Launcher
 from shanty.runtime.node.launcher_watch import LauncherWatch
+from shanty.runtime.node.process_kinds import is_tracker, serves_launcher
 from shanty.runtime.node.rank_program import RankProgram
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import WARM, RunDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from shanty.runtime.diagnosis.stacks import StackRequest
     from shanty.runtime.diagnosis.tcp_connections import KeepAlive
     from shanty.runtime.messages import LinkOrder
+    from shanty.runtime.node.fork_server import ForkServer
     from shanty.runtime.node.resource_sampler import ResourceSampler
 
 TRACKERS = 2.0  # seconds in which resource trackers may remove what the others have left
@@ -93,6 +95,7 @@ class NodeAgent:
         self.keep_alive: Optional[KeepAlive] = None  # of a run over several hosts
         self.links: Optional[LinkProbe] = None  # once they were to be tried
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
+        self.fork_server: Optional[ForkServer] = None  # of a run with --warm
         self._background = Background()
         self._poll = select.poll()
         self._output: Output  # of the launcher, or of its daemons
@@ -157,8 +160,14 @@ class NodeAgent:
         removed = sweep(
             self.plan.scratch, self.leftovers, self.plan.leftovers.shared_memory, self.born
         )
+        if self.fork_server is not None:
+            self.fork_server.leave(keep=self.controller.open and self._expects_another())
         self.leave(removed)
         heartbeat.end()
+
+    def _expects_another(self) -> bool:
+        """Return True where another attempt may follow; on the lead host the controller decides."""
+        return self.comes_again or (self.plan.may_try_again and bool(self.launcher.code))
 
     def _is_empty(self) -> bool:
         """True when no process that this run started here is left."""
@@ -298,6 +307,11 @@ class NodeAgent:
             self._look_at_limits()
         shared = {**shared, "SHANTY_STOP_GRACE": f"{self.plan.limits.grace:g}"}
         self.environment = environment(self.plan.lead.environment, shared, os.environ)
+        if WARM in self.environment and platform.LINUX:
+            from shanty.runtime.node.fork_server import ForkServer
+
+            with contextlib.suppress(OSError):  # the ranks start as others do, and say so
+                self.fork_server = ForkServer(self.run_dir, self.plan, self.environment)
         if self.plan.scripted:
             from shanty.runtime.node.rank_script import prepare
 
@@ -464,7 +478,7 @@ class NodeAgent:
         """End a launcher that has outlived its ranks, unless they have left something behind."""
         launcher = int(world) if world.isdigit() and world != "0" else self.launcher.pid
         if launcher and not any(
-            entry.pid != launcher and not _serves_launcher(entry.pid)
+            entry.pid != launcher and not serves_launcher(entry.pid)
             for entry in platform.descendants(launcher)
         ):
             self.controller.send(messages.LauncherHung(world))
@@ -497,7 +511,7 @@ class NodeAgent:
         for when, world in list(self.ending):
             if now >= when:
                 members = self._members(world)
-                others = [entry for entry in members if not _is_tracker(entry.pid)]
+                others = [entry for entry in members if not is_tracker(entry.pid)]
                 # Once only a tracker is left, it removes what the others left behind, and ends.
                 if others or now >= when + TRACKERS:
                     platform.send(others or members, signal.SIGKILL)
@@ -571,21 +585,3 @@ def _flavour(path: str) -> str:
 
     library = flavour_of_library(path)
     return library.flavour if library else ""
-
-
-def _is_tracker(pid: int) -> bool:
-    """True for the process of multiprocessing, or of joblib, that removes leftover resources."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        return b"resource_tracker" in file.read()
-    return False
-
-
-def _serves_launcher(pid: int) -> bool:
-    """True for a process of the launcher itself: a daemon, or its connection to another host."""
-    from shanty.runtime.mpi.processes import is_launchers
-
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read().split(b"\0")
-        name = os.path.basename(words[0]).decode(errors="replace")
-        return is_launchers(name) or b"rank.rsh_client" in words
-    return True
