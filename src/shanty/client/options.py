@@ -305,8 +305,8 @@ GROUPS = {
     ),
     "Environment": ("python", "environment", "env", "env_file", "inputs", "tf1"),
     "When it fails, or hangs": (
-        "time_limit", "retries", "elastic", "warm", "start_timeout", "on_stall", "stall_after", "alone",
-        "debug_rank",
+        "time_limit", "retries", "elastic", "warm", "start_timeout", "on_stall", "stall_after",
+        "alone", "debug_rank",
     ),
     "Name and output": (
         "name", "tags", "log_to", "no_tty", "profile", "dry_run", "detach", "quiet", "as_json",

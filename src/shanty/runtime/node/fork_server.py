@@ -105,5 +105,5 @@ def _environment(plan: Plan, environment: Mapping[str, str]) -> Dict[str, str]:
         environ["PYTHONPATH"] = os.pathsep.join(paths)
     ranks = plan.ranks or 1
     here = plan.attempt.placement.get(plan.lead.name, ranks)
-    environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or threads(environ, here))
+    environ.setdefault("OMP_NUM_THREADS", threads(environ, here))
     return environ

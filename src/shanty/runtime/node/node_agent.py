@@ -307,11 +307,6 @@ class NodeAgent:
             self._look_at_limits()
         shared = {**shared, "SHANTY_STOP_GRACE": f"{self.plan.limits.grace:g}"}
         self.environment = environment(self.plan.lead.environment, shared, os.environ)
-        if WARM in self.environment and platform.LINUX:
-            from shanty.runtime.node.fork_server import ForkServer
-
-            with contextlib.suppress(OSError):  # the ranks start as others do, and say so
-                self.fork_server = ForkServer(self.run_dir, self.plan, self.environment)
         if self.plan.scripted:
             from shanty.runtime.node.rank_script import prepare
 
@@ -321,6 +316,11 @@ class NodeAgent:
             except (ShantyError, OSError) as error:
                 self.controller.send(messages.Unready(str(error)))
                 return False
+        if WARM in self.environment and platform.LINUX:
+            from shanty.runtime.node.fork_server import ForkServer
+
+            with contextlib.suppress(OSError):  # the ranks start as others do, and say so
+                self.fork_server = ForkServer(self.run_dir, self.plan, self.environment)
         found = foreign_variables.settings(os.environ, self.plan.lead.environment.own)
         self.controller.send(messages.Ready(found))
         return True

@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
     if not step:  # else Slurm's PMI gives the place, and Slurm knows which cores are the job's
         environ.update(processes.place_everywhere(rank, size, local, local_size))
         _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
-    environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or threads(environ, local_size))
+    environ.setdefault("OMP_NUM_THREADS", threads(environ, local_size))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
     if 1 < size <= len(addresses):
@@ -165,6 +165,8 @@ def _stay_on_our_cores(numbers: str) -> None:
 
 def threads(environ: Mapping[str, str], local_size: int) -> str:
     """Returns how many threads a rank may have: its share of the host's cores, or its own cores."""
+    if environ.get("SHANTY_THREADS"):
+        return environ["SHANTY_THREADS"]
     cores = int(environ.get("SHANTY_CORES", "1"))
     if hasattr(os, "sched_getaffinity"):
         cores = min(len(os.sched_getaffinity(0)), max(1, cores // local_size))

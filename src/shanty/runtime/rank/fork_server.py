@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import array
 import ast
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -46,9 +47,13 @@ _PATIENCE = 5.0  # seconds for the rest of a message
 _ABANDONED = 20.0  # seconds to wait for the agent of another attempt
 _TICK_MS = 100
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
+_shown: Any = None  # what /proc shows lies in the memory of the process
 # Variables that are read at a start, or when a library is loaded: a rank cannot have others.
-_EARLY = ("PYTHON", "LD_PRELOAD", "LD_AUDIT", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
-_EARLY += ("OPENBLAS_",)
+_EARLY = (
+    *("PYTHON", "LD_PRELOAD", "LD_AUDIT", "GLIBC_", "MALLOC_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+)
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")  # a GPU in use cannot be passed on
 
 
@@ -82,9 +87,7 @@ class Warm:
         self.core.find_packages(os.environ)
         # The hooks of modules keep it; it becomes the rank's after the fork.
         self.process = self.core.RankProcess.__new__(self.core.RankProcess)
-        follower = self.core.ImportFollower(
-            self.process, self.process.saw_mpi, self.process.claim
-        )
+        follower = self.core.ImportFollower(self.process, self.process.saw_mpi, self.process.claim)
         guard = _NoMPI()
         sys.meta_path[:0] = [guard, follower]
         self.before = dict(os.environ)
@@ -166,6 +169,9 @@ class Rank:
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in self.fds]
         self.drop()
         self.fds = moved
+        link = socket.socket(fileno=fcntl.fcntl(self.link, fcntl.F_DUPFD_CLOEXEC, above))
+        self.link.close()
+        self.link = link
         return not any(number > 2 and _is_open(number) for number in self.values["numbers"])
 
     def drop(self) -> None:
@@ -176,10 +182,8 @@ class Rank:
 
     def answer(self, text: str) -> None:
         """Send a line to `rank.exec`, which may be gone."""
-        try:
+        with contextlib.suppress(OSError):
             self.link.sendall(text.encode(errors="replace") + b"\n")
-        except OSError:
-            pass
 
     def become(self, warm: Warm) -> None:
         """Make this process what `rank.exec` would have started: Python, before its first line."""
@@ -193,15 +197,11 @@ class Rank:
         signal.pthread_sigmask(signal.SIG_SETMASK, values["blocked"])
         os.umask(values["umask"])
         for number, limits in values["limits"].items():
-            try:
+            with contextlib.suppress(OSError, ValueError):  # more than this process may have
                 if resource.getrlimit(number) != limits:
                     resource.setrlimit(number, limits)
-            except (OSError, ValueError):  # more than this process may have
-                pass
-        try:
+        with contextlib.suppress(OSError):
             os.sched_setaffinity(0, values["cores"])
-        except OSError:
-            pass
         *fds, folder = self.fds
         os.fchdir(folder)
         for number, fd in zip(values["numbers"], fds):
@@ -218,20 +218,44 @@ class Rank:
             setattr(sys, f"__{name}__", stream)
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[:] = [values["python"], *values["words"]]
+        _show(values["words"], values["python"], values["environ"])
         if "numpy.random" in sys.modules:  # `random` does so itself
             sys.modules["numpy.random"].seed()
         if "torch" in sys.modules:
             sys.modules["torch"].default_generator.seed()
 
 
+def _show(words: list[str], python: str, environ: dict[bytes, bytes]) -> None:
+    """Have /proc show this command line and environment; no harm is done where that fails."""
+    global _shown
+    import ctypes
+
+    argv = b"".join(os.fsencode(word) + b"\0" for word in (python, *words))
+    variables = b"".join(name + b"=" + value + b"\0" for name, value in environ.items())
+    _shown = ctypes.create_string_buffer(argv + variables)
+    at = ctypes.addressof(_shown)
+    ends = [at, at + len(argv), at + len(argv), at + len(argv) + len(variables)]
+    with open("/proc/self/stat") as file:
+        fields = [*map(int, file.read().rpartition(") ")[2].split()[1:])]
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    # struct prctl_mm_map; the list begins with the fourth field of proc(5).
+    code, data, stack = fields[22:24], fields[41:43], fields[24]
+    places = [*code, *data, fields[43], libc.sbrk(0), stack, *ends, 0]
+    layout = struct.pack("12QII", *places, 0, 0xFFFFFFFF)
+    libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, layout, ctypes.c_ulong(len(layout)), 0)
+
+
 def _stream(old: Any, fd: int, mode: str) -> Any:
     """Return what Python has for a standard stream at its start."""
-    raw: Any = open(fd, mode + "b", buffering=0, closefd=False)
+    raw: Any = io.FileIO(fd, mode, closefd=False)
     raw.name = f"<{('stdin', 'stdout', 'stderr')[fd]}>"
-    buffer: Any = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    buffer: Any = io.BufferedReader(raw) if mode == "r" else raw
+    if isinstance(old.buffer, io.BufferedWriter):  # it is not unbuffered
+        buffer = io.BufferedWriter(raw)
     stream: Any = io.TextIOWrapper(
-        buffer, old.encoding, old.errors, newline=None if mode == "r" else "\n",
-        line_buffering=fd == 2, write_through=mode == "w" and old.write_through,
+        buffer, old.encoding, old.errors, newline="\n", line_buffering=fd == 2,
+        write_through=mode == "w" and old.write_through,
     )  # fmt: skip
     stream.mode = mode
     return stream
@@ -374,7 +398,7 @@ class Server:
         self.wake, self.woken = os.pipe()
         self.watch_children()
         rank.answer(f"started {pid} {int(grouped)}")
-        _wait(pid, rank, self.wake)
+        return _wait(pid, rank, self.wake)
 
     def _close(self) -> None:
         """Close what is the server's own."""
@@ -405,11 +429,9 @@ def _wait(pid: int, rank: Rank, wake: int) -> NoReturn:
 
 
 def _reap() -> None:
-    try:
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass
 
 
 def _main() -> None:
@@ -427,10 +449,8 @@ def _main() -> None:
     server = Server(listener, owner, agent, path)
     rank = server.serve(warm)
     if rank is None:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(server.path)
-        except OSError:
-            pass
         os._exit(0)
     rank.become(warm)
     if not getattr(sys.flags, "safe_path", False):

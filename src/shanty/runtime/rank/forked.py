@@ -1,4 +1,4 @@
-"""Asks the fork server of `--warm` for a rank (`rank/fork_server.py`), in place of a new process."""
+"""Asks the fork server (`rank/fork_server.py`) for a rank, in place of a new process."""
 
 from __future__ import annotations
 
