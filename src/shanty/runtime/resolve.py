@@ -364,6 +364,7 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         values["SHANTY_ELASTIC"] = str(job.elastic)
     if job.warm:
         values[WARM] = ",".join(job.warm)
+        values["SHANTY_WARM_WAIT"] = f"{job.start_timeout / 2:g}"  # after it a rank can still start
     if job.cpus_per_rank:
         values["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:

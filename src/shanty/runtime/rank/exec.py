@@ -134,8 +134,9 @@ def main(argv: list[str]) -> int:
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     program = _Rank(command, writer, channel, report, folder)
+    patience = float(environ.pop("SHANTY_WARM_WAIT", "0"))
     if environ.pop("SHANTY_WARM", "") and command is not argv:
-        program.runner = runner
+        program.runner, program.patience = runner, patience
     if command is argv and not environ.pop(_NO_TTY, ""):  # run.py has Python write lines at once
         program.stdout = redirect.open_terminal
     if contained is not None:
@@ -264,6 +265,7 @@ class _Rank:
         self.noisy = False  # the last line was left out
         self.dismissed = False  # the launcher or the node agent ends the ranks
         self.runner = ""  # `run.py`, where a fork server starts the program
+        self.patience = 0.0  # seconds for that server
         self.forked: Forked | None = None
 
     def run_contained(self, line: Line) -> int:
@@ -392,7 +394,7 @@ class _Rank:
         path = f"{os.environ['SHANTY_RUN_DIR']}/warm"
         try:
             self.forked = forked.start(
-                path, self.argv, self.runner, streams, lambda: self.dismissed
+                path, self.argv, self.runner, streams, self.patience, lambda: self.dismissed
             )
         except forked.NotForkedError as error:
             if self.report["local"] == 0:

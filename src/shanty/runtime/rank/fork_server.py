@@ -54,6 +54,7 @@ _EARLY = (
     *("PYTHON", "LD_PRELOAD", "LD_AUDIT", "GLIBC_", "MALLOC_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
+_HANDLES_FORKS = "jemalloc_bg_thd"  # a thread of jemalloc, as in pandas' pyarrow
 _DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")  # a GPU in use cannot be passed on
 
 
@@ -119,8 +120,10 @@ class Warm:
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-        if len(os.listdir("/proc/self/task")) > 1:
-            raise _UnfitError("the import of its modules starts threads")
+        names = [_name(thread) for thread in os.listdir("/proc/self/task")]
+        threads = sorted(name for name in names[1:] if name != _HANDLES_FORKS)
+        if threads:
+            raise _UnfitError(f"the import of its modules starts threads: {', '.join(threads)}")
         for name in os.listdir("/proc/self/fd"):
             try:
                 path = os.readlink(f"/proc/self/fd/{name}")
@@ -146,6 +149,11 @@ class Warm:
                 if os.path.exists(path):
                     return f"the script has a {path} of its own"
         return ""
+
+
+def _name(thread: str) -> str:
+    with open(f"/proc/self/task/{thread}/comm") as file:
+        return file.read().strip()
 
 
 def _load(name: str, path: str) -> ModuleType:

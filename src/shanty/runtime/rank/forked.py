@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Mapping
 
-_PATIENCE = 30.0  # seconds for the server to import its modules and to answer
 _TICK_MS = 100
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
@@ -49,13 +48,15 @@ def start(
     argv: list[str],
     runner: str,
     streams: Mapping[int, int],
+    patience: float,
     stopped: Callable[[], bool],
 ) -> Forked:
     """Have the server at `path` fork a rank that does what `argv` would do, and return it.
 
     `runner` is the path of `run.py`. `streams` are our descriptors for the rank's standard streams;
-    it has all others that it would inherit. NotForkedError where it has to start otherwise, or is
-    no longer wanted (`stopped`).
+    it has all others that it would inherit. The server may take `patience` seconds to import its
+    modules. NotForkedError where the rank has to start otherwise, or is not wanted any more
+    (`stopped`).
     """
     if argv[1:2] != [runner]:
         raise NotForkedError("its line has options for Python")
@@ -77,7 +78,7 @@ def start(
         head = HEADER.pack(RANK, len(request))
         link.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         link.sendall(request)
-        kind, _, rest = _answer(link, stopped).partition(" ")
+        kind, _, rest = _answer(link, patience, stopped).partition(" ")
     except OSError as error:
         raise NotForkedError(f"the server has ended ({error.strerror or error})") from error
     finally:
@@ -114,14 +115,14 @@ def _request(argv: list[str], numbers: list[int]) -> dict[str, object]:
     }
 
 
-def _answer(link: socket.socket, stopped: Callable[[], bool]) -> str:
+def _answer(link: socket.socket, patience: float, stopped: Callable[[], bool]) -> str:
     """Return the server's line; "" where it has ended."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + patience
     while not poll.poll(_TICK_MS):
         if stopped():
             raise NotForkedError("it is ended")
         if time.monotonic() > deadline:
-            raise NotForkedError(f"the server has not answered for {_PATIENCE:g} s")
+            raise NotForkedError(f"the server has not answered for {patience:g} s")
     return link.recv(4096).decode(errors="replace").strip()
