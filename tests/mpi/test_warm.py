@@ -155,8 +155,8 @@ def test_a_run_that_is_stopped_leaves_nothing(agents_of: Any) -> None:
     assert len(ranks) == 2
     process.send_signal(signal.SIGINT)
     assert ended(process)[0] == 130
-    for pid in (agent, server, *(entry.pid for entry in ranks)):
-        assert platform.process(pid) is None
+    pids = [agent, server, *(entry.pid for entry in ranks)]
+    wait_for(lambda: not any(map(platform.process, pids)), 10, "processes are left")
 
 
 def test_what_cannot_be_forked_starts_as_ever(shanty: Shanty) -> None:
