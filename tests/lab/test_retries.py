@@ -124,29 +124,3 @@ def test_hosts_that_do_not_do_any_more(site: Site) -> None:
     assert process.returncode == 71
     assert "lab3" in site.status()["failure"]["what"]
     assert "another attempt is not possible: 3 ranks do not fit" in err
-
-
-WARM = """
-import os, sys
-early = "decimal" in sys.modules
-watcher = os.getppid()
-with open(f"/proc/{watcher}/stat") as file:
-    server = file.read().rpartition(")")[2].split()[1]
-print("server", os.uname().nodename, server, early, flush=True)
-"""
-
-
-def test_fork_servers_outlive_the_launcher(site: Site) -> None:
-    """Also on a worker, whose node agent of the first attempt has ended."""
-    site.write("train.py", WARM + SECOND)
-    words = ["run", "--on", "lab", "-n", "2", "--ranks-per-host", "1", "--retries", "1"]
-    process = begun(site, [*words, "--warm=decimal", "--mpi", "openmpi5", "train.py"], 2)
-    done = site.lab.exec("lab1", "pkill", "-KILL", "prterun")
-    assert done.returncode == 0, done.stderr
-    out, err = process.communicate(timeout=90)
-    assert process.returncode == 0, err
-    assert "attempt 2 of 2 on lab1, lab2" in err
-    told = [line.partition("server ")[2] for line in out.splitlines() if "server " in line]
-    assert len(told) == 4
-    assert len(set(told)) == 2
-    assert all(line.endswith("True") for line in told)
