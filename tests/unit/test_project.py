@@ -211,6 +211,7 @@ BY_NAME = {
     "launch/containers/images.py": "the verb of a request, as on hosts",
     "runtime/node/background.py": "modules that an agent may need later, in a thread",
     "runtime/boot.py": "the program that a host is to run, from its command line",
+    "runtime/rank/fork_server.py": "the modules that the user, or the script, names",
     "runtime/rank/import_hooks.py": "stand-ins, which what travels may not import",
     "runtime/rank/tensorflow1.py": "a stand-in, which what travels may not import",
     "runtime/rpc/server.py": "the verb of a request: a host loads what it is asked for",

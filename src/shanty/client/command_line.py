@@ -92,7 +92,7 @@ def _texts(name: str, value: Any, *, shown: bool) -> Iterator[str | None]:
             yield f"{source}:{target}" + (":ro" if mode == "ro" else "")
     elif name == "machines":
         yield ",".join(f"{kind}:{count}" for kind, count in value)
-    elif name == "log_to":
+    elif name in ("log_to", "warm"):
         yield ",".join(value)
     elif isinstance(value, Mapping):
         for key, text in value.items():

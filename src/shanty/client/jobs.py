@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,12 @@ def job_typed(command: Command, workspace: Path, given: Mapping[str, Any]) -> Jo
         for name, value in values.items()
         if name not in own and value is not False and value != ()
     }
-    return JobSpec(command, workdir=str(workspace), options=of_target, **{**own, "env": env})
+    job = JobSpec(command, workdir=str(workspace), options=of_target, **{**own, "env": env})
+    if job.warm == (options.IMPORTS,):
+        from shanty.client.imports import heavy_imports
+
+        job = replace(job, warm=heavy_imports(job))
+    return job
 
 
 def job_of(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:

@@ -30,6 +30,7 @@ ENGINES = ("docker", "podman", "apptainer")  # a test holds them to `engines.ENG
 _TIME = (int, float, str)
 _SHORTEST_STALL, _LONGEST_STALL = 1.0, 30 * 86400.0  # seconds
 _NOT_IN_PYTHON = ("debug_rank", "env_file", "source")
+IMPORTS = "imports"  # in place of modules for --warm: those that the script imports
 _MOST = 100_000  # ranks; a larger number is a typing error
 
 # --------------------------------------------------------------------- values as people write them
@@ -58,6 +59,20 @@ def _log_to(given: str | Sequence[str], where: str) -> tuple[str, ...]:
     words = given.split(",") if isinstance(given, str) else given
     names = [each.strip() for each in words if each.strip()]
     return tuple(dict.fromkeys(word(name, where, SINKS) for name in names))
+
+
+def _warm(given: bool | str | Sequence[str], where: str) -> tuple[str, ...] | None:
+    """Read the modules of --warm; true stands for those that the script imports."""
+    if isinstance(given, bool):
+        return (IMPORTS,) if given else None
+    words = given.split(",") if isinstance(given, str) else given
+    names = [each.strip() for each in words]
+    for name in names:
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
+            raise UsageError(
+                f"{where} takes the names of modules, not {name!r}", fix="as in --warm=torch,numpy"
+            )
+    return tuple(dict.fromkeys(names))
 
 
 def _image(text: str, folder: Path) -> str:
@@ -215,6 +230,11 @@ _LAST = (
         "elastic", "--elastic", "Go on with at least MIN ranks when others are lost [1].", (int,),
         least=1, kind=int, metavar="[=MIN]", bare="1",
     ),
+    Option(
+        "warm", "--warm", "Fork ranks with their frameworks imported [those of the script].",
+        (bool, str, list), lambda given, where, _: _warm(given, where),
+        metavar="[=MODULES]", bare=IMPORTS,
+    ),
     time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
     Option(
         "on_stall", "--on-stall", "When no rank makes progress [warn].",
@@ -285,8 +305,8 @@ GROUPS = {
     ),
     "Environment": ("python", "environment", "env", "env_file", "inputs", "tf1"),
     "When it fails, or hangs": (
-        "time_limit", "retries", "elastic", "start_timeout", "on_stall", "stall_after", "alone",
-        "debug_rank",
+        "time_limit", "retries", "elastic", "warm", "start_timeout", "on_stall", "stall_after",
+        "alone", "debug_rank",
     ),
     "Name and output": (
         "name", "tags", "log_to", "no_tty", "profile", "dry_run", "detach", "quiet", "as_json",

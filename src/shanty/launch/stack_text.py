@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 # What starts the rank's script, the function of a task or the cell of a notebook.
 _CELLS, _IDLE = "/shanty/tasks/cells.py", "_wait_for_cell"
-_STARTS = ("/shanty/runtime/rank/run.py", "<frozen runpy>", "/shanty/tasks/rank.py", _CELLS)
+_STARTS = (
+    *("/shanty/runtime/rank/run.py", "/shanty/runtime/rank/fork_server.py"),
+    *("<frozen runpy>", "/shanty/tasks/rank.py", _CELLS),
+)
 
 
 class Group(NamedTuple):

@@ -29,6 +29,7 @@ UMASK = "SHANTY_HOST_UMASK"  # the variable with the umask that a container is t
 _SOCKET_PATH = 104  # bytes; macOS has room for the fewest
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_fork_servers: Set[int] = set()
 
 
 class Process(Record):
@@ -141,6 +142,14 @@ def _from_ps() -> Dict[int, Process]:
     return found
 
 
+def look_behind(pid: int) -> None:
+    """Have this process count the children of `pid` as its descendants, but not `pid` itself.
+
+    A fork server may have another parent, and is not one of the programs of its run.
+    """
+    _fork_servers.add(pid)
+
+
 def descendants(pid: int, groups: Iterable[int] = ()) -> List[Process]:
     """Returns all that descends from `pid`, and on macOS the members of `groups` as well."""
     table = processes()
@@ -149,9 +158,12 @@ def descendants(pid: int, groups: Iterable[int] = ()) -> List[Process]:
         children.setdefault(entry.parent, []).append(entry.pid)
     found: List[Process] = []
     queue = list(children.get(pid, ()))
+    if pid == os.getpid():
+        queue.extend(_fork_servers.difference(queue))
     while queue:
         current = queue.pop()
-        found.append(table[current])
+        if current not in _fork_servers:
+            found.append(table[current])
         queue.extend(children.get(current, ()))
     if not LINUX:
         wanted, seen = set(groups), {entry.pid for entry in found}

@@ -23,7 +23,7 @@ from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, Plan, namesakes
 from shanty.runtime.rank.reports import SEATS
 from shanty.runtime.rank_start import rank_prefix
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import RUN_ID, WARM, RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
@@ -85,6 +85,8 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     layout = layout_of(job, nodes, settings.networks)
     if job.elastic is not None:
         _check_elastic(job, layout, nodes[0])
+    if job.warm:
+        _check_warm(job, nodes)
     shared_names = namesakes(nodes)
     nodes = tuple(
         node._replace(environment=_environment(job, node, layout, settings)) for node in nodes
@@ -128,6 +130,20 @@ def _check_elastic(job: JobSpec, layout: Layout, lead: Node) -> None:
         raise UsageError(
             f"--elastic={job.elastic} needs more ranks than the {layout.ranks} of this run",
             fix=f"take at most --elastic={max(1, layout.ranks - 1)}, or more ranks with -n",
+        )
+
+
+def _check_warm(job: JobSpec, nodes: Sequence[Node]) -> None:
+    """UsageError where ranks cannot be forked from a Python that waits on their host."""
+    if isinstance(job.command, (Program, Raw)):
+        raise UsageError(
+            "--warm needs a Python script or a module (-m)",
+            "ranks are forked from a Python that has its frameworks imported",
+            "leave it out, or: shanty run --warm -n 4 train.py",
+        )
+    if any(node.container or node.connection.get("kind") == "pod" for node in nodes):
+        raise UsageError(
+            "--warm does not work in containers and pods", fix="leave it out of this run"
         )
 
 
@@ -342,7 +358,7 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
     files = RunDir(Path(node.run_dir), settings.number)
     values = {
         "SHANTY_RUN_DIR": node.run_dir,
-        "SHANTY_RUN_ID": settings.run,
+        RUN_ID: settings.run,
         "SHANTY_REPORTS": str(files.reports),
         "SHANTY_WORLD": "0",
         "SHANTY_LOG_LIMIT": str(settings.log_limit),
@@ -358,6 +374,9 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         start = rank_prefix(node.boot, settings.scratch if settings.scripted else "")
         program = _program(job, "" if settings.scripted else node.python)
         values["SHANTY_RANK_START"] = shlex.join([*start, SEATS, *program])
+    if job.warm:
+        values[WARM] = ",".join(job.warm)
+        values["SHANTY_WARM_WAIT"] = f"{job.start_timeout / 2:g}"  # after it a rank can still start
     if job.cpus_per_rank:
         values["SHANTY_THREADS"] = str(job.cpus_per_rank)
     if job.retries:

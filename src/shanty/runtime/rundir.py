@@ -12,6 +12,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     agents.json     pids of the agents            metrics.jsonl    what the script logged
     hostfile        the hosts, in the MPI's form  progress.json    how far the script is
     reports         FIFO, from ranks to agents    artifacts/       what the script saved
+    warm            socket of the fork server     logs/warm.log    what its modules wrote
     left.json       what it wrote on a lead host elsewhere, from where it is not fetched
     asks/           requests and their answers    bin/             the launchers' shims
     key             of the run, to its workers    known_hosts      the keys of the workers
@@ -38,6 +39,8 @@ from shanty.runtime.errors import StorageError
 
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
 ATTEMPT_DIR = "SHANTY_ATTEMPT_DIR"  # the same for what belongs to an attempt, after the first
+RUN_ID = "SHANTY_RUN_ID"  # the same with its id, by which its processes are known
+WARM = "SHANTY_WARM"  # the modules that the fork servers of a run import
 SEAT = "SHANTY_SEAT"  # the rank that a process began as, where an elastic run has renumbered it
 # Is set in a rank that must not wait for others at its end: 1 where that is an error, else 0.
 FAILING = "SHANTY_FAILING"
@@ -97,6 +100,7 @@ class RunDir:
         self.agents = path / "agents.json"
         self.hostfile = path / "hostfile"
         self.reports = self.of_attempt / "reports"
+        self.warm = path / "warm"  # the socket of the host's fork server
         self.asks = path / "asks"
         self.logs = self.of_attempt / "logs"
         self.launcher_log = self.logs / "launcher.log"

@@ -66,6 +66,7 @@ class JobSpec:
     TensorFlow 1. `log_to` is where else the values go that a script logs: tensorboard, mlflow,
     wandb. `profile`: a trace of all ranks is made. `no_tty`: programs write into pipes. `elastic`
     is the number of ranks with which the run goes on when others are lost; None: it ends then.
+    Ranks are forked from a Python on their host that has the modules `warm` imported.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
     whichever is there); `master_image` is that of the lead host, where it has another. `mounts` are
@@ -126,6 +127,7 @@ class JobSpec:
     inputs: Optional[str] = None
     no_tty: bool = False
     elastic: Optional[int] = None
+    warm: Tuple[str, ...] = ()
 
     @property
     def secrets(self) -> Tuple[str, ...]:

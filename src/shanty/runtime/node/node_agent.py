@@ -28,12 +28,13 @@ from shanty.runtime.heartbeat import BEAT, ELASTIC_BEAT, SILENCE, FailureDetecto
 from shanty.runtime.node.background import Background, load
 from shanty.runtime.node.launcher import Launcher
 from shanty.runtime.node.launcher_watch import LauncherWatch
+from shanty.runtime.node.process_kinds import is_tracker, serves_launcher
 from shanty.runtime.node.rank_program import RankProgram
 from shanty.runtime.node.rank_words import RankWords
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
-from shanty.runtime.rundir import RunDir
+from shanty.runtime.rundir import WARM, RunDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from shanty.runtime.diagnosis.stacks import StackRequest
     from shanty.runtime.diagnosis.tcp_connections import KeepAlive
     from shanty.runtime.messages import LinkOrder
+    from shanty.runtime.node.fork_server import ForkServer
     from shanty.runtime.node.resource_sampler import ResourceSampler
 
 TRACKERS = 2.0  # seconds in which resource trackers may remove what the others have left
@@ -95,6 +97,7 @@ class NodeAgent:
         self.links: Optional[LinkProbe] = None  # once they were to be tried
         self.environment: Dict[str, str] = {}  # for what starts here, once the host is ready
         self.words = RankWords(run) if plan.limits.elastic is not None else None
+        self.fork_server: Optional[ForkServer] = None  # of a run with --warm
         self._background = Background()
         self._poll = select.poll()
         self._output: Output  # of the launcher, or of its daemons
@@ -160,8 +163,14 @@ class NodeAgent:
         removed = sweep(
             self.plan.scratch, self.leftovers, self.plan.leftovers.shared_memory, self.born
         )
+        if self.fork_server is not None:
+            self.fork_server.leave(keep=self.controller.open and self._expects_another())
         self.leave(removed)
         heartbeat.end()
+
+    def _expects_another(self) -> bool:
+        """Return True where another attempt may follow; on the lead host the controller decides."""
+        return self.comes_again or (self.plan.may_try_again and bool(self.launcher.code))
 
     def _is_empty(self) -> bool:
         """True when no process that this run started here is left."""
@@ -313,6 +322,11 @@ class NodeAgent:
             except (ShantyError, OSError) as error:
                 self.controller.send(messages.Unready(str(error)))
                 return False
+        if WARM in self.environment and platform.LINUX:
+            from shanty.runtime.node.fork_server import ForkServer
+
+            with contextlib.suppress(OSError):  # the ranks start as others do, and say so
+                self.fork_server = ForkServer(self.run_dir, self.plan, self.environment)
         found = foreign_variables.settings(os.environ, self.plan.lead.environment.own)
         self.controller.send(messages.Ready(found))
         return True
@@ -471,7 +485,7 @@ class NodeAgent:
         launcher = int(world) if world.isdigit() and world != "0" else self.launcher.pid
         ended = {launcher, *(p.wrapper for p in self.programs.values() if not p.pids)}
         if launcher and not any(
-            entry.pid not in ended and not _serves_launcher(entry.pid)
+            entry.pid not in ended and not serves_launcher(entry.pid)
             for entry in platform.descendants(launcher)
         ):
             self.controller.send(messages.LauncherHung(world))
@@ -506,7 +520,7 @@ class NodeAgent:
         for when, world in list(self.ending):
             if now >= when:
                 members = self._members(world)
-                others = [entry for entry in members if not _is_tracker(entry.pid)]
+                others = [entry for entry in members if not is_tracker(entry.pid)]
                 # Once only a tracker is left, it removes what the others left behind, and ends.
                 if others or now >= when + TRACKERS:
                     platform.send(others or members, signal.SIGKILL)
@@ -580,21 +594,3 @@ def _flavour(path: str) -> str:
 
     library = flavour_of_library(path)
     return library.flavour if library else ""
-
-
-def _is_tracker(pid: int) -> bool:
-    """True for the process of multiprocessing, or of joblib, that removes leftover resources."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        return b"resource_tracker" in file.read()
-    return False
-
-
-def _serves_launcher(pid: int) -> bool:
-    """True for a process of the launcher itself: a daemon, or its connection to another host."""
-    from shanty.runtime.mpi.processes import is_launchers
-
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read().split(b"\0")
-        name = os.path.basename(words[0]).decode(errors="replace")
-        return is_launchers(name) or b"rank.rsh_client" in words
-    return True

@@ -197,7 +197,9 @@ class WorkerAgent(NodeAgent):
             _lock_out(self.run_dir)
         self.controller.send(messages.Gone(tuple(removed), whole, lost))
         if self._taken(time.monotonic() + _LAST_FILES) and whole:
-            shutil.rmtree(self.run_dir.path, ignore_errors=True)
+            kept = self.fork_server is not None and self.fork_server.kept  # its socket is there
+            folder = self.run_dir.artifacts if kept else self.run_dir.path
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _taken(self, deadline: float) -> bool:
         """True when the controller confirms that it has all files."""

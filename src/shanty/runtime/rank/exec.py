@@ -34,9 +34,10 @@ from shanty.runtime.rank.reports import JOINS, SEATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, MutableMapping, Sequence
+    from typing import Callable, Mapping, MutableMapping, Sequence
 
     from shanty.runtime.lines.container_engine import Line
+    from shanty.runtime.rank.forked import Forked
 
 STEP = "SHANTY_STEP"  # a task's place by srun, which bypasses the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
@@ -78,7 +79,7 @@ def main(argv: list[str]) -> int:
     if not step:  # else Slurm's PMI gives the place, and Slurm knows which cores are the job's
         environ.update(processes.place_everywhere(rank, size, local, local_size))
         _stay_on_our_cores(environ.get("SHANTY_CPUS", ""))
-    environ.setdefault("OMP_NUM_THREADS", environ.get("SHANTY_THREADS") or _threads(local_size))
+    environ.setdefault("OMP_NUM_THREADS", threads(environ, local_size))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
     if 1 < size <= len(addresses):
@@ -126,7 +127,8 @@ def main(argv: list[str]) -> int:
         contained = container_engine.find(argv)
         if contained is not None and container_engine.bypasses_shims(contained):
             argv = container_engine.labelled(contained, environ)
-    command = insert_runner(argv, os.path.join(here, "run.py"))
+    runner = os.path.join(here, "run.py")
+    command = insert_runner(argv, runner)
     if command is not argv:  # the hook is a fallback for run.py
         hook = os.path.join(here, "hook")
         paths = [each for each in environ.pop("PYTHONPATH", "").split(os.pathsep) if each != hook]
@@ -135,6 +137,9 @@ def main(argv: list[str]) -> int:
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
     report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
     program = _Rank(command, writer, channel, report, folder)
+    patience = float(environ.pop("SHANTY_WARM_WAIT", "0"))
+    if environ.pop("SHANTY_WARM", "") and command is not argv:
+        program.runner, program.patience = runner, patience
     if command is argv and not environ.pop(_NO_TTY, ""):  # run.py has Python write lines at once
         program.stdout = redirect.open_terminal
     if contained is not None:
@@ -175,9 +180,11 @@ def _stay_on_our_cores(numbers: str) -> None:
             pass
 
 
-def _threads(local_size: int) -> str:
+def threads(environ: Mapping[str, str], local_size: int) -> str:
     """Returns how many threads a rank may have: its share of the host's cores, or its own cores."""
-    cores = int(os.environ.get("SHANTY_CORES", "1"))
+    if environ.get("SHANTY_THREADS"):
+        return environ["SHANTY_THREADS"]
+    cores = int(environ.get("SHANTY_CORES", "1"))
     if hasattr(os, "sched_getaffinity"):
         cores = min(len(os.sched_getaffinity(0)), max(1, cores // local_size))
     else:
@@ -273,6 +280,9 @@ class _Rank:
         self.finalized: int | None = None  # a pipe, of an elastic run: the program has left MPI
         self.noisy = False  # the last line was left out
         self.dismissed = False  # the launcher or the node agent ends the ranks
+        self.runner = ""  # `run.py`, where a fork server starts the program
+        self.patience = 0.0  # seconds for that server
+        self.forked: Forked | None = None
 
     def run_contained(self, line: Line) -> int:
         """Starts a line that starts a container, unless it is refused; returns its exit code."""
@@ -386,6 +396,8 @@ class _Rank:
             os.environ[reports.FINALIZED] = str(end)
             ends = [*ends, end]
         try:
+            if self.runner and self._fork(actions):
+                return
             reset = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawnp(
                 self.argv[0], self.argv, os.environ, file_actions=actions, setsigdef=reset
@@ -394,12 +406,42 @@ class _Rank:
             for end in ends:
                 os.close(end)
 
+    def _fork(self, actions: Sequence[tuple[int, ...]]) -> bool:
+        """Have the fork server start the program; False where that has to start otherwise."""
+        from shanty.runtime.rank import forked
+
+        streams = {0: 0, STDOUT: STDOUT, STDERR: STDERR, **{to: end for _, end, to in actions}}
+        path = f"{os.environ['SHANTY_RUN_DIR']}/warm"
+        try:
+            self.forked = forked.start(
+                path, self.argv, self.runner, streams, self.patience, lambda: self.dismissed
+            )
+        except forked.NotForkedError as error:
+            if self.report["local"] == 0:
+                text = f"shanty: ranks of this host start without --warm: {error}\n"
+                self.writer.feed(STDERR, text.encode(errors="replace"))
+            return False
+        self.pid = pid = self.forked.pid
+        for number in () if self.forked.in_group else _NOTICES:
+            signal.signal(number, lambda number, _: os.kill(pid, number))
+        return True
+
+    def _ended(self) -> int | None:
+        """Return how the program has ended, as wait(2) has it; None while it lives."""
+        if self.forked is not None:
+            return self.forked.status()
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return status if pid else None
+
     def _follow(self, wake: int) -> int:
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         poll.register(self.channel, 0)  # POLLERR when the node agent closes its end
         for fd in self.output.streams:
             poll.register(fd, select.POLLIN)
+        forked = self.forked.fd if self.forked is not None else None
+        if forked is not None:
+            poll.register(forked, select.POLLIN)
         while True:
             ready = poll.poll(_PARTIAL_MS if self.writer.has_partial else None)
             if not ready:
@@ -410,10 +452,10 @@ class _Rank:
                     poll.unregister(fd)
                 elif fd == wake:
                     os.read(wake, 512)
-                elif not self.output.pump(fd):
+                elif fd != forked and not self.output.pump(fd):
                     poll.unregister(fd)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
+            status = self._ended()
+            if status is not None:
                 self.output.finish(None)
                 return status
 

@@ -467,13 +467,8 @@ def prefer_own(folder: str) -> None:
         sys.meta_path.insert(0, FallbackFinder("shanty", folder))
 
 
-def start() -> RankProcess | None:
-    """Begins to instrument this process; None when it is not a rank of a run."""
-    environ = os.environ
-    rank = processes.number(environ, processes.RANK)
-    run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")
-    if rank is None or not run_dir or reports.FIFO not in environ:
-        return None
+def find_packages(environ: Mapping[str, str]) -> None:
+    """Lets packages be found that Python has not, or not as the run is to have them."""
     for variable, package in (("SHANTY_PACKAGE", "shanty"), ("SHANTY_MPI4PY", "mpi4py")):
         folder, _, python = environ.get(variable, "").partition("|")
         if folder and python in ("", sys.implementation.cache_tag):
@@ -481,4 +476,21 @@ def start() -> RankProcess | None:
     sys.meta_path.insert(0, HorovodFinder())
     if environ.get(TENSORFLOW_1, "0") != "0":
         load_part("rank/tensorflow1").install()
-    return RankProcess(run_dir, rank, environ.get("SHANTY_WORLD", "0"))
+
+
+def place(environ: Mapping[str, str]) -> tuple[str, int, str] | None:
+    """Returns run directory, rank and world of this process; None when it is not a rank."""
+    rank = processes.number(environ, processes.RANK)
+    run_dir = environ.get("SHANTY_ATTEMPT_DIR") or environ.get("SHANTY_RUN_DIR", "")
+    if rank is None or not run_dir or reports.FIFO not in environ:
+        return None
+    return run_dir, rank, environ.get("SHANTY_WORLD", "0")
+
+
+def start() -> RankProcess | None:
+    """Begins to instrument this process; None when it is not a rank of a run."""
+    here = place(os.environ)
+    if here is None:
+        return None
+    find_packages(os.environ)
+    return RankProcess(*here)

@@ -32,6 +32,7 @@ _IN_A_GRAPH = (
 _LARGE = 2**31 - 1  # bytes, and so elements of any size
 _COLLECTIVE = "HorovodInternalError: "
 _LONGEST_LINE = 60  # letters of the line that crashed
+_STARTS = ("/shanty/runtime/rank/run.py", "/shanty/runtime/rank/fork_server.py")
 _NOT_THE_USERS = ("-packages/", "/lib/python", "/shanty/runtime/", "<", ".pyx")
 _FRAME = r'^  File "(.*)", line (\d+) in (.*)$'
 
@@ -301,7 +302,7 @@ def crash(path: str) -> tuple[str, str]:
     except OSError:
         return "", ""
     lines = text.splitlines(keepends=True)
-    text = "".join(line for line in lines if "/shanty/runtime/rank/run.py" not in line)
+    text = "".join(line for line in lines if not any(part in line for part in _STARTS))
     frames = re.findall(_FRAME, text, re.MULTILINE)
     own = [
         frame for frame in frames if "-packages/" not in frame[0] and "/lib/python" not in frame[0]

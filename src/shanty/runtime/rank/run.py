@@ -149,7 +149,8 @@ def finish(process: Any) -> None:
         process.tell("finished", at=time.monotonic())
 
 
-def _run(words: list[str]) -> None:
+def load_instrumentation() -> Any:
+    """Load `instrumentation.py`, under a private name."""
     import importlib.machinery
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "instrumentation.py")
@@ -157,6 +158,23 @@ def _run(words: list[str]) -> None:
     module.__file__ = path
     sys.modules[module.__name__] = module
     importlib.machinery.SourceFileLoader(module.__name__, path).exec_module(module)
+    return module
+
+
+def run_forked(words: list[str], module: Any, process: Any) -> None:
+    """Run a program in a rank that was forked; hooks of imported modules know its `process`."""
+    global _BEGAN
+    _BEGAN = time.time()
+    process.__init__(*module.place(os.environ))
+    if process.claim():
+        process.allow_stacks()
+    else:
+        process = None
+    _run(words, module, process)
+
+
+def _start(words: list[str]) -> None:
+    module = load_instrumentation()
     process = module.start()
     if process is not None and not process.claim():
         process = None  # a helper of a rank, started by the same command line
@@ -164,6 +182,10 @@ def _run(words: list[str]) -> None:
         follower = module.ImportFollower(process, process.saw_mpi, process.claim)
         sys.meta_path.insert(0, follower)
         process.allow_stacks()
+    _run(words, module, process)
+
+
+def _run(words: list[str], module: Any, process: Any) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
@@ -226,4 +248,4 @@ def _run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1:])
+    _start(sys.argv[1:])
