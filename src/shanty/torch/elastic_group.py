@@ -1,0 +1,266 @@
+"""`ElasticGroup`: the group of all ranks of an elastic run, which goes on without lost ranks.
+
+What fails since a rank was lost is done again by those that are left. All ranks must agree on
+that, since some may have come through: at the end of each backward pass of a model that
+`elastic.ddp` has prepared, and after each call of the script that is made again. Then the group
+gets a communicator of the ranks that are left in the place of its old one: the object stays, and
+with it all that torch has made for it. Importing this module starts MPI.
+"""
+
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+from torch import Tensor, autograd
+from torch._C._distributed_c10d import AllreduceOptions, BarrierOptions, BroadcastOptions
+from torch.distributed import Work
+from torch.distributed import distributed_c10d as c10d
+from torch.futures import Future
+from torch.utils.data import DistributedSampler
+
+from shanty.collectives import elastic, survivors
+from shanty.collectives.world import promised_world
+from shanty.torch.devices import Way
+from shanty.torch.group import MPIGroup
+from shanty.torch.identity import skip_when_compiling
+from shanty.torch.membership import forget
+from shanty.torch.work import CommunicationError, MPIWork
+
+Result = TypeVar("Result")
+
+_TRIES = 3  # of one call or step, while no rank is lost
+
+
+class Part(Work):
+    """One reduction of a backward pass, which leaves its tensor alone until `finish`.
+
+    again: begins it; takes the tensor that becomes the result. room: such a tensor, or None.
+    """
+
+    def __init__(
+        self, tensor: Tensor, again: Callable[[Tensor], MPIWork], room: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.result_tensor = tensor.clone() if room is None else room.copy_(tensor)
+        self._tensor = tensor
+        self._again = again
+        self._work = again(self.result_tensor)
+        devices = [tensor.device] if tensor.is_cuda else []
+        self._future: Future[Tensor] = Future(devices=devices)
+
+    def redo(self) -> None:
+        """Begin again, with the ranks that are there now."""
+        self.result_tensor.copy_(self._tensor)
+        self._work = self._again(self.result_tensor)
+
+    def end(self) -> None:
+        """Wait for it; raises its error."""
+        self._work.wait()
+
+    def finish(self, write: bool) -> None:
+        """Pass the result on; write: into the tensor, too."""
+        if write:
+            self._tensor.copy_(self.result_tensor)
+        self._future.set_result(self.result_tensor)
+
+    def wait(self, *_: object) -> bool:
+        """Return at once: torch asks after `finish`."""
+        return True
+
+    def get_future(self) -> Future[Tensor]:
+        """Return a future of the result."""
+        return self._future
+
+
+class ElasticGroup(MPIGroup):
+    """A group of all ranks of an elastic run. It goes on after a loss once `arm` was called."""
+
+    _armed = False
+    _vain = 0
+    _parts: list[tuple[Part, bool]] = []  # noqa: RUF012 (each has its own from `arm` on)
+
+    def rank(self) -> int:
+        """Return this rank's number among those that are left."""
+        return self._at.rank
+
+    def size(self) -> int:
+        """Return how many ranks are left."""
+        return self._at.size
+
+    getRank, getSize = rank, size  # noqa: N815 (as C++ calls them)
+
+    @property
+    def needs_nccl(self) -> bool:
+        """Whether NCCL carries CUDA tensors."""
+        return self.gpus.way is Way.NCCL
+
+    def arm(self) -> None:
+        """Go on after a loss from now on."""
+        self._armed, self._parts = True, []
+
+    # ---- the calls of a backward pass --------------------------------------------------------
+
+    def begin_pass(self) -> None:
+        """Forget what a backward pass has left that ended by an error."""
+        self._parts.clear()
+
+    def part(
+        self, tensor: Tensor, opts: AllreduceOptions, room: Tensor | None = None, write: bool = False
+    ) -> Part:
+        """Begin a reduction that is complete, on all ranks, at the end of the backward pass.
+
+        room: for the result. write: whether the tensor itself is to become it.
+        """
+        if not self._parts:
+            autograd.Variable._execution_engine.queue_callback(self._settle)
+        call = super().allreduce
+        made = Part(tensor, lambda result: call([result], opts), room)
+        self._parts.append((made, write))
+        return made
+
+    def _settle(self) -> None:
+        """At the end of a backward pass: return when all ranks have all results."""
+
+        def end() -> None:
+            for part, _ in self._parts:
+                part.end()
+
+        def again() -> None:
+            for part, _ in self._parts:
+                part.redo()
+
+        self.attempt(end, again)
+        parts, self._parts = self._parts, []
+        for part, write in parts:
+            part.finish(write)
+
+    # ---- calls of the script ---------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions | None = None) -> Any:
+        """As that of MPIGroup; done again after a loss if the caller waits for it at once."""
+        if self._parts and len(tensors) == 1:  # DDP's, of which parameters were used
+            return self.part(tensors[0], opts or AllreduceOptions(), write=True)
+        call = super().allreduce
+        return self._call(lambda: call(tensors, opts), tensors, opts)
+
+    def broadcast(self, tensors: list[Tensor], opts: BroadcastOptions) -> MPIWork:
+        """As that of MPIGroup; done again after a loss, unless that of its root."""
+        call, root = super().broadcast, self._at.members[self._root(opts.rootRank)]
+
+        def located() -> MPIWork:
+            if root not in self._at.members:
+                raise CommunicationError(f"broadcast on {self}: the rank it comes from was lost.")
+            opts.rootRank = self._at.members.index(root)
+            return call(tensors, opts)
+
+        return self._call(located, tensors, opts)
+
+    def barrier(self, opts: BarrierOptions | None = None) -> MPIWork:
+        """As that of MPIGroup; done again after a loss."""
+        call = super().barrier
+        return self._call(lambda: call(opts), [], opts)
+
+    def _call(self, call: Callable[[], MPIWork], tensors: Sequence[Tensor], opts: Any) -> MPIWork:
+        if not self._armed or self._parts or getattr(opts, "asyncOp", True):
+            return call()
+        kept = [each.clone() for each in tensors]
+
+        def ended() -> MPIWork:
+            work = call()
+            work.wait()
+            return work
+
+        def again() -> None:
+            for each, before in zip(tensors, kept, strict=True):
+                each.copy_(before)
+
+        return self.attempt(ended, again)
+
+    # ---- after a loss ----------------------------------------------------------------------
+
+    def attempt(
+        self, call: Callable[[], Result], again: Callable[[], object] = lambda: None
+    ) -> Result:
+        """Call it, until no rank that is left has lost another one meanwhile. All must do so.
+
+        again: is called before each further time.
+        """
+        while True:
+            failure: BaseException | None = None
+            made: list[Result] = []
+            try:
+                made.append(call())
+            except (RuntimeError, MPI.Exception) as error:
+                if not _is_of_mpi(error):
+                    raise
+                failure = error
+                survivors.revoke()  # ends what others still wait in
+            if survivors.all_say(failure is None):
+                self._vain = 0
+                return made[0]
+            self._leave_behind(failure)
+            again()
+
+    def _leave_behind(self, failure: BaseException | None) -> None:
+        """Go on with the ranks that are left. failure: what this rank has noticed, if anything."""
+        before, size = survivors.count(), 0
+        while True:
+            survivors.revoke()
+            survivors.all_say(False)
+            left = survivors.shrink()
+            try:
+                self._reform()
+            except (CommunicationError, MPI.Exception):
+                if left == size:  # no other rank was lost meanwhile
+                    raise
+                size = left
+                continue
+            break
+        self._vain = 0 if left < before else self._vain + 1
+        if self._vain >= _TRIES:
+            raise CommunicationError(f"{self}: fails again and again, with all ranks") from failure
+        if left < before and self.rank() == 0:
+            words = f"{left} ranks are left" if left > 1 else "this rank alone is left"
+            elastic.say(f"training goes on from this step: {words}")
+
+    def _reform(self) -> None:
+        old = self.rank(), self.size()
+        forget()
+        world = survivors.living(promised_world)
+        self._at, self.gpus = self.join(world, [], 0, self._limit)
+        near = survivors.track(world.Split_type(MPI.COMM_TYPE_SHARED))
+        place = near.rank, near.size
+        near.Free()
+        self._store = None
+        for other in c10d._world.pg_map:
+            if isinstance(other, MPIGroup) and other is not self:
+                other.lose("a rank of the run was lost, and only the group of all ranks goes on")
+        c10d._world.pg_group_ranks[self] = {rank: rank for rank in range(self.size())}
+        survivors.renumber(self.rank(), self.size(), *place)
+        for each in gc.get_objects():
+            if issubclass(type(each), DistributedSampler):
+                _deal(each, old, (self.rank(), self.size()))
+
+
+def _is_of_mpi(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, MPI.Exception):
+        error = error.__cause__
+    return error is not None
+
+
+def _deal(sampler: Any, old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Let a sampler of all ranks deal out its next epoch to those that are left."""
+    if (sampler.rank, sampler.num_replicas) == old:
+        epoch, (rank, size) = sampler.epoch, new
+        given = sampler.dataset, size, rank, sampler.shuffle, sampler.seed, sampler.drop_last
+        DistributedSampler.__init__(sampler, *given)
+        sampler.epoch = epoch
+
+
+for _name in ("allreduce", "broadcast", "barrier", "rank", "size"):
+    skip_when_compiling(vars(ElasticGroup)[_name].__code__)
