@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shanty.collectives import survivors
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
 Model = TypeVar("Model", bound=DistributedDataParallel)
 
 
@@ -19,12 +23,13 @@ def ddp(model: Model) -> Model:
     """Let training with this DistributedDataParallel go on when ranks are lost; returns it.
 
     In an elastic run (`shanty run --elastic`) a step during which a rank is lost is completed by
-    the ranks that are left: each has kept its gradients, and they are averaged over these ranks,
-    within `backward()`. Batches, and the model's pass over them, are not repeated. In other runs
-    nothing changes.
+    the ranks that are left: each still has its own gradients, and `backward()` averages them over
+    these ranks. Neither batches nor the model's pass over them are repeated. In other runs nothing
+    changes.
 
-    The process group must be that of all ranks, of the backend "mpi". Keeps a copy of the
-    gradients. ValueError where that does not fit, or where the model has a communication hook.
+    The process group must be that of all ranks, of the backend "mpi". With gradient_as_bucket_view
+    a step makes a copy of the gradients. Raises ValueError for another group, for NCCL, and for
+    a model that has a communication hook.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(f"elastic.ddp takes a DistributedDataParallel, not {type(model).__name__}.")
@@ -37,7 +42,8 @@ class _Elastic:
     """What makes a model elastic: it stands behind the model's communication hook."""
 
     def __init__(self, model: Any) -> None:
-        from shanty.torch.elastic_group import ElasticGroup  # starts MPI
+        from shanty.torch.devices import Way  # these start MPI
+        from shanty.torch.elastic_group import ElasticGroup
 
         group = model.process_group
         if not isinstance(group, ElasticGroup):
@@ -51,13 +57,14 @@ class _Elastic:
                 "elastic.ddp: the model has a communication hook already (register_comm_hook), "
                 "and an elastic one needs a hook of its own."
             )
-        if group.needs_nccl:
+        if group.gpus.way is Way.NCCL:
             raise ValueError(
                 "elastic.ddp: NCCL does not outlive a lost rank. SHANTY_CUDA=staged sends "
                 "gradients by MPI."
             )
         self._group = group
-        self._rooms: dict[int, Tensor] = {}  # by the bucket: for its result
+        self._copies = model.gradient_as_bucket_view
+        self._maps = model.find_unused_parameters and not model.static_graph
         self._average = dist.AllreduceOptions()
         self._average.reduceOp = dist.ReduceOp.AVG  # type: ignore[assignment]
         self._passes = 0
@@ -67,13 +74,22 @@ class _Elastic:
         model.register_comm_hook(self, lambda state, bucket: state.reduce(bucket))
         group.arm()
 
-    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        """Average a bucket out of place: the hook of DistributedDataParallel."""
-        own, room = bucket.buffer(), self._rooms.get(bucket.index())
-        fits = room is not None and (room.shape, room.dtype) == (own.shape, own.dtype)
-        part = self._group.part(own, self._average, room if fits and not own.is_sparse else None)
-        self._rooms[bucket.index()] = part.result_tensor
+    def reduce(self, bucket: GradBucket) -> Future[Tensor]:
+        """Average a bucket: the hook of DistributedDataParallel.
+
+        The gradients themselves stay what they are until all ranks have the result, unless they
+        are views of the bucket: then a copy of it is averaged.
+        """
         self._passes += bucket.is_last()
+        own = bucket.buffer()
+        if self._copies or own.is_sparse:
+            copy = own.clone()
+            part = self._group.part(copy, self._average, lambda: copy.copy_(own))
+        else:
+            restore = partial(_fill, bucket.gradients(), bucket.parameters())
+            part = self._group.part(own, self._average, restore)
+        if bucket.is_last() and self._maps:
+            self._group.expect_map()
         return part.get_future()
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -85,3 +101,12 @@ class _Elastic:
 
     def _sync_buffers(self) -> None:
         self._group.attempt(self._send_buffers)
+
+
+def _fill(bucket: list[Tensor], parameters: list[Tensor]) -> None:
+    """Make the parts of a bucket this rank's own gradients again, as torch does."""
+    for part, parameter in zip(bucket, parameters, strict=True):
+        if parameter.grad is None:  # not used here
+            part.zero_()
+        else:
+            part.copy_(parameter.grad)

@@ -25,7 +25,6 @@ from torch.utils.data import DistributedSampler
 
 from shanty.collectives import elastic, survivors
 from shanty.collectives.world import promised_world
-from shanty.torch.devices import Way
 from shanty.torch.group import MPIGroup
 from shanty.torch.identity import skip_when_compiling
 from shanty.torch.membership import forget
@@ -37,36 +36,38 @@ _TRIES = 3  # of one call or step, while no rank is lost
 
 
 class Part(Work):
-    """One reduction of a backward pass, which leaves its tensor alone until `finish`.
+    """One reduction of a backward pass.
 
-    again: begins it; takes the tensor that becomes the result. room: such a tensor, or None.
+    tensor: is reduced. begin: begins that. restore: makes the tensor what it was. finish: is
+    called at the end.
     """
 
     def __init__(
-        self, tensor: Tensor, again: Callable[[Tensor], MPIWork], room: Tensor | None = None
+        self,
+        tensor: Tensor,
+        begin: Callable[[], MPIWork],
+        restore: Callable[[], object],
+        finish: Callable[[], object],
     ) -> None:
         super().__init__()
-        self.result_tensor = tensor.clone() if room is None else room.copy_(tensor)
-        self._tensor = tensor
-        self._again = again
-        self._work = again(self.result_tensor)
-        devices = [tensor.device] if tensor.is_cuda else []
-        self._future: Future[Tensor] = Future(devices=devices)
+        self._tensor, self._begin = tensor, begin
+        self._restore, self._finish = restore, finish
+        self._work = begin()
+        self._future: Future[Tensor] = Future(devices=[tensor.device] if tensor.is_cuda else [])
 
     def redo(self) -> None:
-        """Begin again, with the ranks that are there now."""
-        self.result_tensor.copy_(self._tensor)
-        self._work = self._again(self.result_tensor)
+        """Begin again, with the ranks that there are now."""
+        self._restore()
+        self._work = self._begin()
 
     def end(self) -> None:
         """Wait for it; raises its error."""
         self._work.wait()
 
-    def finish(self, write: bool) -> None:
-        """Pass the result on; write: into the tensor, too."""
-        if write:
-            self._tensor.copy_(self.result_tensor)
-        self._future.set_result(self.result_tensor)
+    def finish(self) -> None:
+        """Pass the result on."""
+        self._finish()
+        self._future.set_result(self._tensor)
 
     def wait(self, *_: object) -> bool:
         """Return at once: torch asks after `finish`."""
@@ -80,9 +81,9 @@ class Part(Work):
 class ElasticGroup(MPIGroup):
     """A group of all ranks of an elastic run. It goes on after a loss once `arm` was called."""
 
-    _armed = False
+    _armed = _map_follows = False
     _vain = 0
-    _parts: list[tuple[Part, bool]] = []  # noqa: RUF012 (each has its own from `arm` on)
+    _parts: list[Part] = []  # noqa: RUF012 (each has its own from `arm` on)
 
     def rank(self) -> int:
         """Return this rank's number among those that are left."""
@@ -94,11 +95,6 @@ class ElasticGroup(MPIGroup):
 
     getRank, getSize = rank, size  # noqa: N815 (as C++ calls them)
 
-    @property
-    def needs_nccl(self) -> bool:
-        """Whether NCCL carries CUDA tensors."""
-        return self.gpus.way is Way.NCCL
-
     def arm(self) -> None:
         """Go on after a loss from now on."""
         self._armed, self._parts = True, []
@@ -108,43 +104,54 @@ class ElasticGroup(MPIGroup):
     def begin_pass(self) -> None:
         """Forget what a backward pass has left that ended by an error."""
         self._parts.clear()
+        self._map_follows = False
+
+    def expect_map(self) -> None:
+        """Take the next reduction, by C++, as a part: of which parameters were used."""
+        self._map_follows = True
 
     def part(
-        self, tensor: Tensor, opts: AllreduceOptions, room: Tensor | None = None, write: bool = False
+        self,
+        tensor: Tensor,
+        opts: AllreduceOptions,
+        restore: Callable[[], object],
+        finish: Callable[[], object] = lambda: None,
     ) -> Part:
         """Begin a reduction that is complete, on all ranks, at the end of the backward pass.
 
-        room: for the result. write: whether the tensor itself is to become it.
+        restore: makes the tensor what it was. finish: is called at the end.
         """
         if not self._parts:
-            autograd.Variable._execution_engine.queue_callback(self._settle)
+            autograd.Variable._execution_engine.queue_callback(self.average_gradients)
         call = super().allreduce
-        made = Part(tensor, lambda result: call([result], opts), room)
-        self._parts.append((made, write))
-        return made
+        self._parts.append(Part(tensor, lambda: call([tensor], opts), restore, finish))
+        return self._parts[-1]
 
-    def _settle(self) -> None:
+    def average_gradients(self) -> None:
         """At the end of a backward pass: return when all ranks have all results."""
 
         def end() -> None:
-            for part, _ in self._parts:
+            for part in self._parts:
                 part.end()
 
         def again() -> None:
-            for part, _ in self._parts:
+            for part in self._parts:
                 part.redo()
 
         self.attempt(end, again)
         parts, self._parts = self._parts, []
-        for part, write in parts:
-            part.finish(write)
+        for part in parts:
+            part.finish()
 
     # ---- calls of the script ---------------------------------------------------------------
 
     def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions | None = None) -> Any:
         """As that of MPIGroup; done again after a loss if the caller waits for it at once."""
-        if self._parts and len(tensors) == 1:  # DDP's, of which parameters were used
-            return self.part(tensors[0], opts or AllreduceOptions(), write=True)
+        if self._map_follows:
+            self._map_follows = False
+            own, copy = tensors[0], tensors[0].clone()
+            opts = opts or AllreduceOptions()
+            return self.part(copy, opts, lambda: copy.copy_(own), lambda: own.copy_(copy))
         call = super().allreduce
         return self._call(lambda: call(tensors, opts), tensors, opts)
 
@@ -223,19 +230,24 @@ class ElasticGroup(MPIGroup):
             break
         self._vain = 0 if left < before else self._vain + 1
         if self._vain >= _TRIES:
-            raise CommunicationError(f"{self}: fails again and again, with all ranks") from failure
+            text = (
+                f"{self}: a call failed {_TRIES} times, and no rank was lost meanwhile: {failure}"
+            )
+            raise CommunicationError(text) from failure
         if left < before and self.rank() == 0:
             words = f"{left} ranks are left" if left > 1 else "this rank alone is left"
             elastic.say(f"training goes on from this step: {words}")
 
     def _reform(self) -> None:
-        old = self.rank(), self.size()
         forget()
         world = survivors.living(promised_world)
-        self._at, self.gpus = self.join(world, [], 0, self._limit)
+        made = self.join(world, [], 0, self._limit)
         near = survivors.track(world.Split_type(MPI.COMM_TYPE_SHARED))
         place = near.rank, near.size
         near.Free()
+        # From here on nothing fails any more.
+        old = self.rank(), self.size()
+        self._at, self.gpus = made
         self._store = None
         for other in c10d._world.pg_map:
             if isinstance(other, MPIGroup) and other is not self:
@@ -255,7 +267,7 @@ def _is_of_mpi(error: BaseException | None) -> bool:
 
 def _deal(sampler: Any, old: tuple[int, int], new: tuple[int, int]) -> None:
     """Let a sampler of all ranks deal out its next epoch to those that are left."""
-    if (sampler.rank, sampler.num_replicas) == old:
+    if (getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)) == old:
         epoch, (rank, size) = sampler.epoch, new
         given = sampler.dataset, size, rank, sampler.shuffle, sampler.seed, sampler.drop_last
         DistributedSampler.__init__(sampler, *given)

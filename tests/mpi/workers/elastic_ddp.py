@@ -25,7 +25,9 @@ import shanty.torch
 from shanty.collectives import operations, survivors
 
 KIND = sys.argv[1]
-LOSSES = [(int(at), int(who), how) for at, who, how in (w.split(":") for w in sys.argv[2].split(","))]
+LOSSES = [
+    (int(at), int(who), how) for at, who, how in (w.split(":") for w in sys.argv[2].split(","))
+]
 RANKS = int(os.environ["WORLD_SIZE"])
 EPOCHS, STEPS, BATCH = 4, 10, 4
 COMPLETED = ("after", "script", "again")  # the lost rank's gradients count in that step
@@ -67,18 +69,18 @@ def loss_of(model, x, y, turn):
     return (model(x, turn) - y).square().mean()
 
 
-def end(*_):
+def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def lose(how):
     """End this process at once, or soon."""
     if how == "before":
-        end()
+        os._exit(1)
     elif how == "again":
-        survivors.shrink = end
+        survivors.shrink = die
     elif how == "forward":
-        operations.broadcast = end
+        operations.broadcast = die
     elif how in ("bucket", "script"):
         left = [2 if how == "bucket" else 10**9]
         real = operations.all_reduce
@@ -86,7 +88,7 @@ def lose(how):
         def count(at, tensors, *rest):
             left[0] -= 1
             if left[0] == 0 or (how == "script" and tensors[0].numel() == 1 and tensors[0] == 1):
-                end()
+                (die if how == "bucket" else os._exit)(1)
             return real(at, tensors, *rest)
 
         operations.all_reduce = count
@@ -95,7 +97,9 @@ def lose(how):
 def train():
     dist.init_process_group("mpi")
     first = dist.get_rank()
-    options = {"find_unused_parameters": True} if KIND == "parts" else {"gradient_as_bucket_view": True}
+    options = (
+        {"find_unused_parameters": True} if KIND == "parts" else {"gradient_as_bucket_view": True}
+    )
     model = DistributedDataParallel(build(), bucket_cap_mb=0.005, **options)
     shanty.torch.elastic.ddp(model)
     optimizer = optimize(model)
@@ -113,7 +117,7 @@ def train():
             loss = loss_of(model, x, y, step + first)
             loss.backward()
             if mine == ["after"]:
-                end()
+                os._exit(1)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             losses.append(loss.item())
@@ -146,7 +150,9 @@ def alone(first):
                 loss.backward()
                 if who == first:
                     losses.append(loss.item())
-            for parameters in zip(model.parameters(), *(c.parameters() for c in copies), strict=True):
+            for parameters in zip(
+                model.parameters(), *(c.parameters() for c in copies), strict=True
+            ):
                 grads = [each.grad for each in parameters[1:] if each.grad is not None]
                 parameters[0].grad = sum(grads) / len(there) if grads else None
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
