@@ -64,7 +64,8 @@ class _Elastic:
             )
         self._group = group
         self._copies = model.gradient_as_bucket_view
-        self._maps = model.find_unused_parameters and not model.static_graph
+        self._static = model.static_graph
+        self._maps = model.find_unused_parameters and not self._static
         self._average = dist.AllreduceOptions()
         self._average.reduceOp = dist.ReduceOp.AVG  # type: ignore[assignment]
         self._passes = 0
@@ -80,23 +81,27 @@ class _Elastic:
         The gradients themselves stay what they are until all ranks have the result, unless they
         are views of the bucket: then a copy of it is averaged.
         """
-        self._passes += bucket.is_last()
         own = bucket.buffer()
         if self._copies or own.is_sparse:
             copy = own.clone()
-            part = self._group.part(copy, self._average, lambda: copy.copy_(own))
+            future = self._group.part(copy, self._average, lambda: copy.copy_(own))
         else:
             restore = partial(_fill, bucket.gradients(), bucket.parameters())
-            part = self._group.part(own, self._average, restore)
-        if bucket.is_last() and self._maps:
-            self._group.expect_map()
-        return part.get_future()
+            future = self._group.part(own, self._average, restore)
+        if bucket.is_last():  # all of this rank's gradients are there
+            self._group.average_gradients()
+            self._passes += 1
+            if self._maps:
+                self._group.expect_map()
+        return future
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._group.begin_pass()
-        if self._passes == 1 and torch.is_grad_enabled():  # the ranks agree on buckets, once
+        if torch.is_grad_enabled() and self._passes == 1:  # the ranks agree on buckets, once
             self._group.attempt(self._reducer._rebuild_buckets)
             self._passes += 1
+        if self._static and not self._passes:
+            self._group.expect_map()  # which comes first in this pass, and in no other
         return self._prepare(*inputs, **kwargs)
 
     def _sync_buffers(self) -> None:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from mpi4py import MPI
-from torch import Tensor, autograd
+from torch import Tensor
 from torch._C._distributed_c10d import AllreduceOptions, BarrierOptions, BroadcastOptions
-from torch.distributed import Work
 from torch.distributed import distributed_c10d as c10d
 from torch.futures import Future
 from torch.utils.data import DistributedSampler
@@ -35,25 +34,18 @@ Result = TypeVar("Result")
 _TRIES = 3  # of one call or step, while no rank is lost
 
 
-class Part(Work):
+class Part:
     """One reduction of a backward pass.
 
-    tensor: is reduced. begin: begins that. restore: makes the tensor what it was. finish: is
-    called at the end.
+    tensor: is reduced. begin: begins that. restore: makes the tensor what it was. future: of it.
     """
 
     def __init__(
-        self,
-        tensor: Tensor,
-        begin: Callable[[], MPIWork],
-        restore: Callable[[], object],
-        finish: Callable[[], object],
+        self, tensor: Tensor, begin: Callable[[], MPIWork], restore: Callable[[], object]
     ) -> None:
-        super().__init__()
-        self._tensor, self._begin = tensor, begin
-        self._restore, self._finish = restore, finish
+        self._tensor, self._begin, self._restore = tensor, begin, restore
         self._work = begin()
-        self._future: Future[Tensor] = Future(devices=[tensor.device] if tensor.is_cuda else [])
+        self.future: Future[Tensor] = Future(devices=[tensor.device] if tensor.is_cuda else [])
 
     def redo(self) -> None:
         """Begin again, with the ranks that there are now."""
@@ -64,18 +56,9 @@ class Part(Work):
         """Wait for it; raises its error."""
         self._work.wait()
 
-    def finish(self) -> None:
-        """Pass the result on."""
-        self._finish()
-        self._future.set_result(self._tensor)
-
-    def wait(self, *_: object) -> bool:
-        """Return at once: torch asks after `finish`."""
-        return True
-
-    def get_future(self) -> Future[Tensor]:
-        """Return a future of the result."""
-        return self._future
+    def pass_on(self) -> None:
+        """Complete the future."""
+        self.future.set_result(self._tensor)
 
 
 class ElasticGroup(MPIGroup):
@@ -104,31 +87,21 @@ class ElasticGroup(MPIGroup):
     def begin_pass(self) -> None:
         """Forget what a backward pass has left that ended by an error."""
         self._parts.clear()
-        self._map_follows = False
 
     def expect_map(self) -> None:
-        """Take the next reduction, by C++, as a part: of which parameters were used."""
+        """Make the next reduction, which is C++'s of the parameters in use, again after a loss."""
         self._map_follows = True
 
     def part(
-        self,
-        tensor: Tensor,
-        opts: AllreduceOptions,
-        restore: Callable[[], object],
-        finish: Callable[[], object] = lambda: None,
-    ) -> Part:
-        """Begin a reduction that is complete, on all ranks, at the end of the backward pass.
-
-        restore: makes the tensor what it was. finish: is called at the end.
-        """
-        if not self._parts:
-            autograd.Variable._execution_engine.queue_callback(self.average_gradients)
+        self, tensor: Tensor, opts: AllreduceOptions, restore: Callable[[], object]
+    ) -> Future[Tensor]:
+        """Begin a reduction that `average_gradients` completes; restore: undoes it on this rank."""
         call = super().allreduce
-        self._parts.append(Part(tensor, lambda: call([tensor], opts), restore, finish))
-        return self._parts[-1]
+        self._parts.append(Part(tensor, lambda: call([tensor], opts), restore))
+        return self._parts[-1].future
 
     def average_gradients(self) -> None:
-        """At the end of a backward pass: return when all ranks have all results."""
+        """Complete the parts: return when all ranks have all results."""
 
         def end() -> None:
             for part in self._parts:
@@ -139,21 +112,17 @@ class ElasticGroup(MPIGroup):
                 part.redo()
 
         self.attempt(end, again)
-        parts, self._parts = self._parts, []
-        for part in parts:
-            part.finish()
+        for part in self._parts:
+            part.pass_on()
+        self._parts.clear()
 
     # ---- calls of the script ---------------------------------------------------------------
 
-    def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions | None = None) -> Any:
+    def allreduce(self, tensors: list[Tensor], opts: AllreduceOptions | None = None) -> MPIWork:
         """As that of MPIGroup; done again after a loss if the caller waits for it at once."""
-        if self._map_follows:
-            self._map_follows = False
-            own, copy = tensors[0], tensors[0].clone()
-            opts = opts or AllreduceOptions()
-            return self.part(copy, opts, lambda: copy.copy_(own), lambda: own.copy_(copy))
         call = super().allreduce
-        return self._call(lambda: call(tensors, opts), tensors, opts)
+        here, self._map_follows = self._map_follows, False
+        return self._call(lambda: call(tensors, opts), tensors, opts, here)
 
     def broadcast(self, tensors: list[Tensor], opts: BroadcastOptions) -> MPIWork:
         """As that of MPIGroup; done again after a loss, unless that of its root."""
@@ -172,8 +141,15 @@ class ElasticGroup(MPIGroup):
         call = super().barrier
         return self._call(lambda: call(opts), [], opts)
 
-    def _call(self, call: Callable[[], MPIWork], tensors: Sequence[Tensor], opts: Any) -> MPIWork:
-        if not self._armed or self._parts or getattr(opts, "asyncOp", True):
+    def _call(
+        self,
+        call: Callable[[], MPIWork],
+        tensors: Sequence[Tensor],
+        opts: Any,
+        always: bool = False,
+    ) -> MPIWork:
+        waits = self._armed and not self._parts and not getattr(opts, "asyncOp", True)
+        if not waits and not always:
             return call()
         kept = [each.clone() for each in tensors]
 
