@@ -14,8 +14,9 @@ from runs import Shanty
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
-SCRIPT = str(Path(__file__).with_name("workers") / "elastic_loss.py")
-ENDS = str(Path(__file__).with_name("workers") / "elastic_end.py")
+WORKERS = Path(__file__).with_name("workers")
+SCRIPT, ENDS = str(WORKERS / "elastic_loss.py"), str(WORKERS / "elastic_end.py")
+PAGE = Path(__file__).parents[2] / "docs" / "elastic.md"
 RANKS = 4
 
 
@@ -93,6 +94,46 @@ def test_lost_ranks_are_started_again(shanty: Shanty) -> None:
     assert f"was started again and has joined ({status['returned'][0][-9:-1]}); 4 of 4 ranks" in (
         done.stderr
     )
+
+
+DDP = {  # the kind of model, who is lost when and how, and who is left
+    "plain": ("2:4:before,13:1:bucket,23:0:before", [2, 3]),
+    "parts": ("13:1:forward,23:0:after,23:3:again,33:4:script", [2]),
+}
+
+
+@pytest.mark.parametrize("kind", DDP)
+@pytest.mark.sampled(4)
+def test_distributed_data_parallel_goes_on(shanty: Shanty, kind: str) -> None:
+    """Each step is that of an undisturbed training with the ranks that are left."""
+    losses, who = DDP[kind]
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", "5", "--elastic"]
+    script = str(WORKERS / "elastic_ddp.py")
+    done = shanty("run", *wanted, script, kind, losses, timeout=240)
+    told = left(done)
+    assert [each["first"] for each in told] == who
+    for each in told:
+        assert max(each["losses"], each["parameters"]) < 1e-4, each
+        assert each["fall"] < 0.5
+        assert each["steps"] == told[0]["steps"] > 60  # later epochs have more steps a rank
+    assert "shanty: training goes on from this step: 4 ranks are left" in done.stderr
+
+
+def test_the_line_in_the_docs(shanty: Shanty, tmp_path: Path) -> None:
+    """The script of the page trains, and goes on when a rank is lost."""
+    text = PAGE.read_text(encoding="utf-8")
+    script = text.partition("## DistributedDataParallel")[2].partition("```python\n")[2]
+    dies = (
+        "import os, torch\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    torch.optim.SGD.step = lambda *_: os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "train.py").write_text(dies + script.partition("```")[0], encoding="utf-8")
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", "3", "--elastic"]
+    done = shanty("run", *wanted, str(tmp_path / "train.py"), timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "epoch 3: loss " in done.stdout
+    assert "2 of 3 ranks left" in done.stderr
 
 
 def test_a_stopped_rank_is_left_behind(shanty: Shanty) -> None:

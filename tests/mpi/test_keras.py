@@ -169,3 +169,18 @@ def test_keras_in_a_graph_of_tensorflow_1(shanty: Shanty) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"[0] ok True", "[1] ok True"} <= set(done.stdout.splitlines()), done.stdout
     assert done.stdout.count("finished gradual learning rate warmup to 0.1.") == 1
+
+
+@LONG
+@pytest.mark.parametrize("kind", ["tensorflow", "keras2"])
+def test_fit_goes_on_without_a_lost_rank(shanty: Shanty, kind: str) -> None:
+    """In an elastic run, from the last commit of Horovod's callbacks."""
+    wanted = ["--elastic", "--mpi", "openmpi5", "--oversubscribe", "-n", "2"]
+    python, script = interpreter(kind), WORKERS / "keras_elastic.py"
+    named = {**QUIET, **KINDS[kind]}
+    done = shanty("run", *wanted, "--python", python, script, "4", env=named, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 2 ranks left" in done.stderr
+    assert "begins at 0 0" in done.stdout
+    assert "begins at 4 56" in done.stdout
+    assert "goes back to its last commit: this rank alone is left" in done.stderr

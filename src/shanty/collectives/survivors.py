@@ -30,6 +30,7 @@ Comm = TypeVar("Comm", bound="MPI.Comm")
 ELASTIC = "SHANTY_ELASTIC"
 """The variable with the least number of ranks that an elastic run goes on with."""
 
+_YIELD = 2e-3  # seconds of looking that only lets others go first
 _LONGEST = 0.002  # seconds between two looks at most
 
 _living: MPI.Intracomm | None = None  # of the ranks that were there when it was made
@@ -119,9 +120,12 @@ def _agree(yes: bool) -> bool:
     assert _living is not None
     word = array("i", [int(yes)])
     request = _living.Iagree(word)
-    pause = 1e-5
+    soon, pause = time.monotonic() + _YIELD, 1e-5
     with suppress(MPI.Exception):  # a rank was lost that not all knew of: the answer counts
         while not request.Test():
+            if time.monotonic() < soon:
+                os.sched_yield()
+                continue
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST)
     return bool(word[0])

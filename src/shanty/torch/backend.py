@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import set_debug_level
 from torch.distributed import distributed_c10d as c10d
 
+from shanty.collectives import survivors
 from shanty.collectives.world import promised_world, start_mpi
 from shanty.torch.identity import Identity
 
@@ -57,6 +58,10 @@ class ProcessGroupMPI:
         world = _world()
         _avoid_detail()
         ranks = list(ranks)
+        if survivors.is_elastic() and not ranks:
+            from shanty.torch.elastic_group import ElasticGroup
+
+            return ElasticGroup.form(world, ranks, _GROUP_TAG, limit)
         return MPIGroup.form(world, ranks, _GROUP_TAG, limit)
 
 
@@ -69,9 +74,11 @@ def register() -> None:
 
 
 def _world() -> MPI.Intracomm:
-    """MPI_COMM_WORLD, started if need be, with its thread level and size checked."""
+    """MPI_COMM_WORLD, started if need be, with its thread level and size checked; in an elastic run
+    what is left of it.
+    """
     start_mpi('init_process_group("mpi")', serialized=True)
-    world = promised_world()
+    world = survivors.living(promised_world) if survivors.is_elastic() else promised_world()
     whole = c10d.GroupMember.WORLD  # of another backend, beside which this one is used
     if whole is not None and (whole.rank(), whole.size()) != (world.rank, world.size):
         raise RuntimeError(

@@ -16,11 +16,12 @@ from torch.utils.data import Sampler
 
 from shanty.collectives import elastic, world
 from shanty.collectives.elastic import HostsUpdatedInterrupt, ObjectState, State
+from shanty.torch.elastic_ddp import ddp
 from shanty.torch.hvd import functions
 from shanty.torch.hvd.api import init
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState"]
-__all__ += ["run", "run_fn"]
+__all__ += ["ddp", "run", "run_fn"]
 
 Result = TypeVar("Result")
 

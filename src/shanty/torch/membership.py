@@ -19,7 +19,7 @@ from mpi4py import MPI
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from shanty.collectives import call_sites, handshake
+from shanty.collectives import call_sites, handshake, survivors
 from shanty.collectives.handshake import Channel, Handshake, Key
 from shanty.collectives.watchdog import Inquiry, Watchdog
 from shanty.torch.background_thread import THREAD
@@ -62,19 +62,26 @@ class Membership(Identity):
         Collective over its members. tag: of MPI_Comm_create_group. limit: seconds that a wait
         lasts at most, this one too.
         """
+        return cls(*cls.join(world, ranks, tag, limit), limit)
+
+    @staticmethod
+    def join(
+        world: MPI.Intracomm, ranks: list[int], tag: int, limit: float
+    ) -> tuple[Channel, Gpus]:
+        """Make what such a group needs, as `form`."""
         made: list[tuple[Channel, Gpus]] = []
 
         def body() -> None:
             comm = world.Create_group(world.group.Incl(ranks), tag) if ranks else world.Dup()
             comm.Set_errhandler(MPI.ERRORS_RETURN)
-            made.append(_introduce(comm))
+            made.append(_introduce(survivors.track(comm)))
 
         THREAD.several_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
         THREAD.checked = handshake.CHECKED
         call = f"forming the group of ranks {ranks}" if ranks else "forming the group of all ranks"
         place = f"rank {world.rank} of {world.size}"
         THREAD.submit(MPIWork(THREAD.wait_for, call, place, body, [], limit)).wait()
-        return cls(*made[0], limit)
+        return made[0]
 
     @property
     def channel(self) -> Channel:
@@ -99,6 +106,10 @@ class Membership(Identity):
             self._together(("making a store",), body, []).wait()
             self._store = made[0]
         return self._store
+
+    def lose(self, why: str) -> None:
+        """Allow no more calls, for this reason."""
+        self._at.broken = CommunicationError(why)
 
     # ---- its end ---------------------------------------------------------------------------
 
@@ -240,9 +251,15 @@ def _introduce(comm: MPI.Intracomm) -> tuple[Channel, Gpus]:
     first = min(shared, default=identity)
     if not shared:
         _gpus[first] = Gpus(comm)
-        THREAD.watchdogs[first] = Watchdog(comm.Dup(), THREAD.state)
+        THREAD.watchdogs[first] = Watchdog(survivors.track(comm.Dup()), THREAD.state)
     watchdog = THREAD.watchdogs[first]
     return Channel(comm, identity, watchdog, KERNELS, ERRORS), _gpus[first]
+
+
+def forget() -> None:
+    """Have the next group agree on everything, as the first: ranks were lost."""
+    THREAD.watchdogs = {}
+    _gpus.clear()
 
 
 _serials = itertools.count()

@@ -52,6 +52,12 @@ inference tensors too. Callbacks must not run in it.
 
 Body = Callable[[], "Message | None"]
 
+_LOST = ("MPI_ERR_PROC_FAILED", "MPI_ERR_REVOKED")
+_ADVICE = (
+    "a rank was lost. `shanty.torch.elastic.ddp(model)` lets training go on after a loss in "
+    "backward(), all_reduce, broadcast and barrier; --retries starts a run again after any other"
+)
+
 _ending = threading.Lock()  # between an end and `when_done`; held for a few instructions only
 _futures = threading.Lock()  # around the making of futures; likewise
 
@@ -189,7 +195,10 @@ class MPIWork(_Work):
         """Return `cause` as an error of this operation; itself, if it is one of an operation."""
         if isinstance(cause, CommunicationError):
             return cause
-        error = CommunicationError(f"{self.what} failed: {str(cause) or type(cause).__name__}")
+        text = str(cause) or type(cause).__name__
+        if text.startswith(_LOST):
+            text = f"{_ADVICE} ({text.partition(':')[0]})"
+        error = CommunicationError(f"{self.what} failed: {text}")
         error.__cause__ = cause
         return error
 

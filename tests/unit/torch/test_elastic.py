@@ -436,3 +436,22 @@ def test_a_process_that_is_killed_amid_a_write_leaves_the_old_commit(tmp_path: P
     assert done.returncode == -9
     folder = Path(os.environ[commits.FOLDER])
     assert [torch.load(path) for path in folder.glob("*.pt")] == [{"step": 1}]
+
+
+# ------------------------------------------------------------------ DistributedDataParallel
+
+
+def test_ddp_says_what_it_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dist = torch.distributed
+    with pytest.raises(TypeError, match=r"takes a DistributedDataParallel, not Linear"):
+        elastic.ddp(torch.nn.Linear(1, 1))  # type: ignore[type-var]
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        assert elastic.ddp(model) is model  # not an elastic run: nothing changes
+        assert not model._comm_hooks
+        monkeypatch.setenv("SHANTY_ELASTIC", "1")
+        with pytest.raises(ValueError, match=r'init_process_group\("mpi"\)'):
+            elastic.ddp(model)
+    finally:
+        dist.destroy_process_group()

@@ -469,11 +469,12 @@ class _Rank:
             self._tell_unwritable()
 
     def _without_noise(self, data: bytes) -> bytes:
-        while data.startswith(_NOISE):
+        while True:
+            if self.noisy and data:  # each ends with an empty line, which may come later
+                data, self.noisy = data[data.startswith(b"\n") :], False
+            if not data.startswith(_NOISE):
+                return data
             data, self.noisy = data.partition(b"\n")[2], True
-        if self.noisy and data:  # each ends with an empty line
-            data, self.noisy = data[data.startswith(b"\n") :], False
-        return data
 
     def _tell_unwritable(self) -> None:
         """End a program whose output cannot be kept."""

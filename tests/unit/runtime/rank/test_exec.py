@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from shanty.runtime.rank import exec
 from shanty.runtime.rank.exec import name_user
 
 NAMELESS = 54321  # a user id that no passwd file has
@@ -33,3 +34,11 @@ def test_a_name_that_is_set_stays() -> None:
     environ = {"LOGNAME": "ann"}
     name_user(environ)
     assert environ == {"LOGNAME": "ann"}
+
+
+def test_open_mpis_words_about_a_loss_are_left_out() -> None:
+    rank = object.__new__(exec._Rank)
+    rank.noisy = False
+    noise = b"NBC_Progress: an error 75 was found - aborting the schedule\n"
+    pieces = [noise + b"\n" + noise, b"\n" + noise, b"\n", b"text\n", b"\n", noise + b"\nmore\n"]
+    assert b"".join(map(rank._without_noise, pieces)) == b"text\n\nmore\n"
