@@ -27,8 +27,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shanty.runtime.rank.reports import JOINS, SEATS
-from shanty.runtime.rundir import FAILING
+from shanty.runtime.rundir import FAILING, JOINS, SEATS
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -21,9 +21,8 @@ from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, Plan, namesakes
-from shanty.runtime.rank.reports import SEATS
 from shanty.runtime.rank_start import rank_prefix
-from shanty.runtime.rundir import RUN_ID, WARM, RunDir
+from shanty.runtime.rundir import RUN_ID, SEATS, WARM, RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (

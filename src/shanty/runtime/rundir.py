@@ -41,6 +41,8 @@ RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its
 ATTEMPT_DIR = "SHANTY_ATTEMPT_DIR"  # the same for what belongs to an attempt, after the first
 RUN_ID = "SHANTY_RUN_ID"  # the same with its id, by which its processes are known
 WARM = "SHANTY_WARM"  # the modules that the fork servers of a run import
+JOINS = "SHANTY_JOINS"  # set for a rank that takes the place of a lost one
+SEATS = "--seats="  # `rank.exec` gets it for such ranks: how many there are, and their numbers
 SEAT = "SHANTY_SEAT"  # the rank that a process began as, where an elastic run has renumbered it
 # Is set in a rank that must not wait for others at its end: 1 where that is an error, else 0.
 FAILING = "SHANTY_FAILING"

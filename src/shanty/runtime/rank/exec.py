@@ -30,7 +30,6 @@ from shanty.runtime.lines.command import (
 )
 from shanty.runtime.mpi import processes
 from shanty.runtime.rank import redirect, reports
-from shanty.runtime.rank.reports import JOINS, SEATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interprete
 _GROUP, _GROUPS = "GROUP_RANK", "GROUP_WORLD_SIZE"
 _NO_TTY = "SHANTY_NO_TTY"
 _ELASTIC = "SHANTY_ELASTIC"
+_JOINS, _SEATS = "SHANTY_JOINS", "--seats="  # as in `rundir`, which is not light
 # Open MPI's words for each collective that a loss breaks off; it is an error of the call as well.
 _NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     if rank is None:  # no launcher started us: the program is run as it is
         os.execvp(argv[0], argv)
     size = processes.number(environ, processes.SIZE) or 1
-    if argv[0].startswith(SEATS):
+    if argv[0].startswith(_SEATS):
         rank, size = _take_seat(argv.pop(0), rank)
     local = processes.number(environ, processes.LOCAL_RANK) or 0
     local_size = processes.number(environ, processes.LOCAL_SIZE) or 1
@@ -154,9 +154,9 @@ def main(argv: list[str]) -> int:
 
 def _take_seat(word: str, rank: int) -> tuple[int, int]:
     """Returns the rank and the size of the run for one that takes the place of a lost rank."""
-    size, _, seats = word[len(SEATS) :].partition(":")
+    size, _, seats = word[len(_SEATS) :].partition(":")
     seat = int(seats.split(",")[rank])
-    os.environ[JOINS] = "1"
+    os.environ[_JOINS] = "1"
     folder = os.environ.get("SHANTY_ATTEMPT_DIR") or os.environ["SHANTY_RUN_DIR"]
     try:  # noqa: SIM105  contextlib is not light
         os.unlink(f"{folder}/claims/{os.environ.get('SHANTY_WORLD', '0')}-{seat}")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 FIFO = "SHANTY_REPORTS"  # the environment variable that names the FIFO
 FINALIZED = "SHANTY_FINALIZED"  # the descriptor that an elastic run's rank writes to at its end
-JOINS = "SHANTY_JOINS"  # set for a rank that takes the place of a lost one
-SEATS = "--seats="  # `rank.exec` gets it for such ranks: how many there are, and their numbers
 UNWRITABLE = "its output cannot be kept"  # begins the why of a rank that a full disk ended
 UNSPAWNED = "MPI started no workers"  # begins the why of a pool that it refused them
 # What to do where a message is longer than its receiver expects.
