@@ -1,6 +1,6 @@
-"""Ranks that take the place of lost ones, in an elastic run whose state is committed.
+"""Ranks that take the place of lost ranks, in an elastic run whose state is committed.
 
-While ranks are missing, the ones that are left look at each commit what to do; the first of them
+While ranks are missing, those that are left look at each commit what to do; the first of them
 decides for all. They start the missing ranks (MPI_Comm_spawn), and train on while these import
 what the script imports. A new rank says when it has come to `hvd.init()` and waits there, asleep.
 At the next commit all meet: the world of the living and that of the new ranks become one
@@ -37,7 +37,7 @@ START = "SHANTY_RANK_START"
 
 _TAG = 0x5A19
 _TRIES = 3  # starts without a rank that joined, until no more are made
-_PAUSE = 5.0  # seconds after one that failed
+_PAUSE = 5.0  # seconds after a start that failed
 _LOOK = 0.01  # seconds between two looks of a rank that waits
 
 

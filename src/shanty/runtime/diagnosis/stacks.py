@@ -200,7 +200,7 @@ def with_native(
 ) -> List[Dict[str, Any]]:
     """Returns the answers with each rank's MPI call, `call`, as the node agents saw it.
 
-    A rank that is not a Python program has its native stack.
+    A rank that is not a Python program has its native stack, unless it is stopped.
     """
     seen = {state.rank: state for state in states}
     told = []
@@ -208,7 +208,7 @@ def with_native(
         state = seen.get(answer["rank"])
         call, frames = (state.call, state.frames or ()) if state is not None else ("", ())
         own = any(file and not file.startswith(_SYSTEM) for file, _, _ in frames)
-        if "error" in answer and (own or call):
+        if answer.get("error") not in (None, _STOPPED) and (own or call):
             told.append({"rank": answer["rank"], "threads": [{"current": True, "frames": frames}]})
         else:
             told.append({**answer, "call": call})

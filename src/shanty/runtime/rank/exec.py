@@ -153,7 +153,7 @@ def main(argv: list[str]) -> int:
 
 
 def _take_seat(word: str, rank: int) -> tuple[int, int]:
-    """Returns the rank and the size of the run for one that takes the place of a lost rank."""
+    """Returns the rank and the size of the run for a rank that takes the place of a lost one."""
     size, _, seats = word[len(_SEATS) :].partition(":")
     seat = int(seats.split(",")[rank])
     os.environ[_JOINS] = "1"

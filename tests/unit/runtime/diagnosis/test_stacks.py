@@ -39,3 +39,9 @@ def test_ranks_that_are_not_there_are_named() -> None:
     ]
     assert absent(None, {}, []) == []
     assert [each["rank"] for each in absent(2, {}, [])] == [0, 1]
+
+
+def test_a_rank_that_is_stopped_in_an_mpi_call_is_stopped() -> None:
+    states = [RankState("a", "0", 0, state="T", call="MPI_Allreduce")]
+    answer = {"rank": 0, "error": "it is stopped, as by SIGSTOP"}
+    assert with_native([answer], states) == [{**answer, "call": "MPI_Allreduce"}]
