@@ -64,10 +64,10 @@ def main(argv: list[str]) -> int:
     if rank is None:  # no launcher started us: the program is run as it is
         os.execvp(argv[0], argv)
     size = processes.number(environ, processes.SIZE) or 1
-    if argv[0].startswith(_SEATS):
-        rank, size = _take_seat(argv.pop(0), rank)
     local = processes.number(environ, processes.LOCAL_RANK) or 0
     local_size = processes.number(environ, processes.LOCAL_SIZE) or 1
+    if argv[0].startswith(_SEATS):  # on one machine
+        rank, size = local, local_size = _take_seat(argv.pop(0), rank)
     try:
         channel = reports.open_reports(environ[reports.FIFO])
     except OSError:
