@@ -224,8 +224,9 @@ class Rank:
             stream = _stream(getattr(sys, name), fd, mode)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        if hasattr(sys, "orig_argv"):
-            sys.orig_argv[:] = [values["python"], *values["words"]]
+        line = getattr(sys, "orig_argv", None)  # of Python 3.10 and later
+        if line is not None:
+            line[:] = [values["python"], *values["words"]]
         _show(values["words"], values["python"], values["environ"])
         if "numpy.random" in sys.modules:  # `random` does so itself
             sys.modules["numpy.random"].seed()
