@@ -375,7 +375,7 @@ def check_one_that_takes_over() -> None:
     mean_square(model, *map(part, batch(0))).backward()
     raised(
         ValueError, first.step,
-        "created later at ", "training.py:", "has taken over 2 parameters", "(weight, for example)",
+        "created later at ", "training.py:", "has taken over 2 parameters of this one (weight",
     )  # fmt: skip
     both.step()
     model.zero_grad()
