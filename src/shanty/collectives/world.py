@@ -73,7 +73,7 @@ def init(
         global_process_set.ranks = list(world.ranks[0])
         global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
         registry.standing = world
-        if survivors.is_elastic():
+        if survivors.is_elastic() and not comm:  # of all ranks that are left
             place = world.topology
             survivors.renumber(place.rank, place.size, place.local_rank, place.local_size)
         atexit.unregister(_shutdown_at_exit)

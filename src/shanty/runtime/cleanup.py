@@ -37,7 +37,8 @@ def _is_ours(path: str, since: float) -> bool:
 
 
 _ANSWER = 10.0  # seconds for an engine to end containers
-_REMOVALS = 3  # podman's first one fails if the container's monitor (conmon) died before it
+_REMOVALS = 5  # podman's first one fails if the container's monitor (conmon) died before it
+_CREATION = 0.3  # seconds in which a daemon may still create one whose client was ended
 STARTING = 3.0  # seconds after its start in which a launcher has written its files
 
 
@@ -98,14 +99,20 @@ def end_containers(engines: Iterable[str], run_dir: str) -> None:
     for engine in engines:
         words = engine.split(" ")
         listing = [*words, "ps", "--all", "--quiet", "--filter", f"label={label(run_dir)}"]
-        states = (w for s in ("created", "running", "paused") for w in ("--filter", f"status={s}"))
-        known = {*_asked([*listing, *states]), *_asked([*listing, "--filter", f"label={REMOVED}"])}
-        for _ in range(_REMOVALS if known else 0):
-            _asked([*words, "kill", *known])  # podman's `rm` would wait for an end of itself
-            _asked([*words, "rm", "--force", *known])
-            known &= set(_asked(listing))
-            if not known:
+        states = [w for s in ("created", "running", "paused") for w in ("--filter", f"status={s}")]
+        wanted = ([*listing, *states], [*listing, "--filter", f"label={REMOVED}"])
+        quiet = False
+        for _ in range(_REMOVALS):
+            known = {each for line in wanted for each in _asked(line)}
+            if known:
+                _asked([*words, "kill", *known])  # podman's `rm` would wait for an end of itself
+                _asked([*words, "rm", "--force", *known])
+                quiet = False
+            elif quiet:
                 break
+            else:
+                quiet = True
+                time.sleep(_CREATION)
 
 
 def _asked(words: List[str]) -> List[str]:
