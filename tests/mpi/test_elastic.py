@@ -136,6 +136,13 @@ def test_the_line_in_the_docs(shanty: Shanty, tmp_path: Path) -> None:
     assert "2 of 3 ranks left" in done.stderr
 
 
+def test_a_rank_that_cannot_come_back_is_done_without(shanty: Shanty) -> None:
+    done = lose(shanty, "unable", "1", "--elastic")
+    assert [each["first"] for each in left(done)] == [0, 2, 3]
+    status = json.loads(shanty("show", "last", "--json").stdout)
+    assert (status["up"], len(status["lost"]), status["returned"]) == (3, 1, [])
+
+
 def test_a_stopped_rank_is_left_behind(shanty: Shanty) -> None:
     done = lose(shanty, "stop", "2", "--elastic", "--stall-after", "2s")
     assert [each["first"] for each in left(done)] == [0, 1, 3]

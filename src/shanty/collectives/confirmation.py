@@ -31,6 +31,7 @@ _REPORTS = "SHANTY_REPORTS"  # the variable with the FIFO to the node agent
 
 _answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 _numbers = itertools.count(1)
+_start_failed = threading.Event()
 _seat = -1  # the number that this rank began with; none outside of a run
 
 
@@ -65,17 +66,23 @@ def confirm_place() -> None:
     _ask("place", f"#{next(_numbers)}")
 
 
+def dismiss() -> None:
+    """Have the controller end the ranks that were started again and have not joined."""
+    if _seat >= 0:
+        _report("dismiss", "")
+
+
+def start_has_failed() -> bool:
+    """Return whether a rank that was started again has ended before it joined; once."""
+    failed = _start_failed.is_set()
+    _start_failed.clear()
+    return failed
+
+
 def _ask(event: str, word: str) -> None:
     if _seat < 0:
         return
-    report = {"event": event, "rank": _seat, "world": "0", "word": word}
-    with suppress(OSError):  # the node agent is gone: no answer comes
-        channel = os.open(os.environ[_REPORTS], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.set_blocking(channel, True)
-        try:
-            os.write(channel, json.dumps(report).encode() + b"\n")
-        finally:
-            os.close(channel)
+    _report(event, word)
     until = time.monotonic() + _PATIENCE
     with suppress(queue.Empty):
         while (left := until - time.monotonic()) > 0:
@@ -89,6 +96,17 @@ def _ask(event: str, word: str) -> None:
     os._exit(_ENDED)  # no exit handler may save anything
 
 
+def _report(event: str, word: str) -> None:
+    report = {"event": event, "rank": _seat, "world": "0", "word": word}
+    with suppress(OSError):  # the node agent is gone: no answer comes
+        channel = os.open(os.environ[_REPORTS], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(channel, True)
+        try:
+            os.write(channel, json.dumps(report).encode() + b"\n")
+        finally:
+            os.close(channel)
+
+
 def _listen(fifo: int) -> None:
     rest = b""
     while data := os.read(fifo, 4096):
@@ -100,6 +118,8 @@ def _listen(fifo: int) -> None:
             elif kind == "lost":
                 for rank in map(int, text.split(",")):
                     _declare(rank)
+            elif kind == "unstarted":
+                _start_failed.set()
 
 
 class _Process(ctypes.Structure):

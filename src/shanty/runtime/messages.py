@@ -224,7 +224,7 @@ class KillRanks(Record):
 
 
 class TellRanks(Record):
-    """Pass a word on to those of these ranks that are on the host (`node/rank_words.py`)."""
+    """A word for the ranks in `ranks` that run on the host (`node/rank_words.py`)."""
 
     ranks: Tuple[int, ...]
     word: str

@@ -6,7 +6,8 @@ With `later` the second one is lost at step 43, with `recovery` while the others
 behind. With `split` those in the list and the others lose sight of each other, and each side wants
 to go on; with `unheard` the first is lost, and the controller does not hear the second. None comes
 back, but with `back`: then each is lost when all are there, and the training goes on until they all
-are. Each rank that comes to the end prints one line of JSON.
+are. With `unable` the rank that is to come back fails, and the training ends after that. Each rank
+that comes to the end prints one line of JSON.
 """
 
 import json
@@ -14,11 +15,17 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
-import torch
+FAILED = Path(os.environ["SHANTY_RUN_DIR"], "unable")
+if sys.argv[1] == "unable" and "SHANTY_JOINS" in os.environ:
+    FAILED.touch()
+    raise ImportError("planted")
 
-import shanty.torch as hvd
-from shanty.collectives import confirmation, regrowth, survivors
+import torch  # noqa: E402
+
+import shanty.torch as hvd  # noqa: E402
+from shanty.collectives import confirmation, regrowth, survivors  # noqa: E402
 
 HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
 RANKS, STEPS, AT = 4, 60, 23
@@ -27,7 +34,7 @@ if HOW in ("recovery", "unheard"):
     doomed = {AT: LOST[:1]}
 if HOW == "back":
     doomed = {}
-else:
+elif HOW != "unable":
     regrowth.Regrowth.look = lambda *_: False
 
 torch.set_num_threads(1)
@@ -76,8 +83,13 @@ def part():
 @hvd.elastic.run
 def train(state):
     begins.append((state.step, hvd.rank(), hvd.size()))
-    whole = 0  # steps with all ranks
-    while state.step < STEPS or (HOW == "back" and (state.lost < len(LOST) or whole < 20)):
+    whole, seen = 0, HOW != "unable"  # steps with all ranks; whether all know of the failure
+    while (
+        state.step < STEPS or not seen or (HOW == "back" and (state.lost < len(LOST) or whole < 20))
+    ):
+        if not seen:
+            known = torch.tensor(float(FAILED.exists()))
+            seen = bool(hvd.allreduce(known, name="seen", op=hvd.Min))
         model.zero_grad()
         model(torch.ones(8, 1000)).square().mean().backward()
         for name, parameter in model.named_parameters():

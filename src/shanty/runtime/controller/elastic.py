@@ -54,6 +54,13 @@ class Elastic:
             self._lose_daemon(host, f"the launcher's {daemon} there is gone")
         if self._world.is_gone(report.rank) and not self._comes_back(report):
             return None
+        if report.event == "exited" and report.rank in self._starting:
+            left = set(self._world.running) - self.losses.gone
+            word = f"unstarted {report.rank}"
+            self._actions.tell(messages.TellRanks(tuple(sorted(left)), word))
+        if report.event == "dismiss":
+            self._dismiss()
+            return None
         word = report.text("word")
         if report.event == "membership":
             self._membership.ask(report.rank, self._all - _numbers(word))
@@ -76,6 +83,12 @@ class Elastic:
         else:
             return rank in self._starting
         return True
+
+    def _dismiss(self) -> None:
+        """End the ranks that were started again and have not joined."""
+        late = self._starting.intersection(self._world.running)
+        if late:
+            self._actions.tell(messages.KillRanks(tuple(sorted(late))))
 
     def kill(self, ranks: Sequence[int], how: str, why: str) -> None:
         """End these ranks, which others wait for or have left behind."""
@@ -104,9 +117,8 @@ class Elastic:
             self._told += new.count(failure)  # those of one host are equal
             self._actions.lost(failure, self._world.up)
         living = set(self._world.running) - self.losses.gone
-        if not living and self._starting:  # the training has ended without them
-            self._actions.tell(messages.KillRanks(tuple(self._starting)))
-            self._starting.clear()
+        if not living:  # the training has ended without them
+            self._dismiss()
         confirmed = self._membership.decide(living, now)
         if confirmed is not None:
             self._go_on(confirmed)

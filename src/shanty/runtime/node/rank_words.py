@@ -5,6 +5,7 @@ they are kept here.
 
     lost 2,3        these ranks are lost
     confirmed 2,3   go on without these, as asked (the report "membership")
+    unstarted 2     the rank that was started again has ended before it joined
 """
 
 from __future__ import annotations
