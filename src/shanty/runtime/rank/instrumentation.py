@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Where frameworks look for the other ranks, if the script does not change it.
 _PLACES = ["MASTER_ADDR", "MASTER_PORT", "SHANTY_ADDRESSES", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS"]
 _SPARE = 3  # descriptors
-_MATCH = "compare the numbers, sources and tags of its receives with those of the sends"
 TENSORFLOW_1 = "SHANTY_TF1"  # "1": what the script imports as tensorflow is TensorFlow 1's
 
 
@@ -246,30 +245,21 @@ class RankProcess:
                 reports.note_finalized(b"0")
             load_part("rank/ending").leave(0)
         if self.in_mpi and not self.failing and mpi4py.rc.finalize is not False:
-            self._note_unreceived()
+            unreceived = load_part("rank/unreceived")
+            unreceived.note(self.mpi, self.rank)
             self.tell("leaving")
             try:
                 self.mpi.Finalize()
             except Exception as error:  # noqa: BLE001  mpi4py's, as MPICH has it for such a message
                 last = str(error).strip().split("\n")[-1]
                 why = f"MPI_Finalize failed: {last.partition(': ')[2] or last}"
-                fix = _MATCH if "unmatched" in why else ""
+                fix = unreceived.MATCH if "unmatched" in why else ""
                 self.failing = True
                 self.tell("failed", code=1, why=why, fix=fix, at=time.monotonic())
                 load_part("rank/ending").leave(1)
         if self.mpi.Is_finalized() and os.getpid() == self.pid:
             self.tell("finalized")
             reports.note_finalized()
-
-    def _note_unreceived(self) -> None:
-        """Writes which message has come for this rank that it has not received: none will now."""
-        with contextlib.suppress(Exception):  # as where the world is broken, but this rank is well
-            status = self.mpi.Status()
-            world, any_source, any_tag = self.mpi.COMM_WORLD, self.mpi.ANY_SOURCE, self.mpi.ANY_TAG
-            if world.Iprobe(any_source, any_tag, status):
-                of = f"rank {status.Get_source()} (tag {status.Get_tag()})"
-                text = f"rank {self.rank} ends without receiving a message of {of}: {_MATCH}\n"
-                os.write(2, f"shanty: {text}".encode())
 
     def die(self, code: int, why: str, fix: str = "") -> None:
         """Ends a rank that failed: MPI_Finalize would wait for the others indefinitely."""
