@@ -13,6 +13,7 @@ from typing import Any
 
 from shanty.client import options
 from shanty.client.context import Context, folder_is_gone, note
+from shanty.client.spawning import let_spawn
 from shanty.launch.options.known import BUILTIN
 from shanty.runtime.errors import NotFoundError, UsageError
 from shanty.runtime.spec import Command, JobSpec, Module, Raw
@@ -172,7 +173,7 @@ def job_typed(command: Command, workspace: Path, given: Mapping[str, Any]) -> Jo
         from shanty.client.imports import heavy_imports
 
         job = replace(job, warm=heavy_imports(job))
-    return job
+    return let_spawn(job)
 
 
 def job_of(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSpec:
