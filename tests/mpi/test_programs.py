@@ -93,15 +93,22 @@ def test_ranks_that_meet_by_a_port(shanty: Shanty, flavour: str) -> None:
     assert "[0] met 1" in done.stdout and "[1] met 0" in done.stdout
     assert done.stdout.count("windows of 2 and 2 ranks") == 2
     if FLAVOURS[flavour].spawn_signal:
-        done = shanty(*line, "-e", "I_MPI_SPAWN=off", WORKERS / "meet.py")
+        done = shanty(*line, importing(shanty, WORKERS / "meet.py"))
         assert f"Intel MPI needs {FLAVOURS[flavour].to_spawn}" in done.stderr
 
 
-def test_a_pool_that_intel_mpi_may_not_start(shanty: Shanty) -> None:
+def importing(shanty: Shanty, script: Path) -> Path:
+    """Return a script that imports another, whose calls shanty does not see before the start."""
+    folder = str(script.parent)
+    return shanty.script(f"import sys\nsys.path.insert(0, {folder!r})\nimport {script.stem}\n")
+
+
+def test_a_pool_that_intel_mpi_was_not_prepared_for(shanty: Shanty, tmp_path: Path) -> None:
     if not (mpi_folder() / "intel").exists():
         pytest.skip(f"intel is not installed in {mpi_folder()}")
-    script = shanty.script(SQUARE + POOL.format("max_workers=2"))
-    done = shanty("run", "--mpi", "intel", "-n", 1, "-e", "I_MPI_SPAWN=off", script)
+    script = tmp_path / "pool_of_two.py"
+    script.write_text((SQUARE + POOL.format("max_workers=2")).replace("__main__", "pool_of_two"))
+    done = shanty("run", "--mpi", "intel", "-n", 1, importing(shanty, script))
     assert done.returncode == 139, done.stderr
     assert "-e I_MPI_SPAWN=on" in done.stderr
 
