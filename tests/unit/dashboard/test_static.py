@@ -55,6 +55,18 @@ def hash_of_sources() -> str:
 
 
 @needs_sources
+def test_the_licences_of_what_is_bundled_are_beside_it() -> None:
+    packages = json.loads((SOURCES / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    bundled = set(packages[""]["dependencies"])
+    for name in sorted(bundled):
+        bundled.update(packages[f"node_modules/{name}"].get("dependencies", ()))
+    text = (STATIC / "licenses.txt").read_text(encoding="utf-8")
+    assert {"preact", "uplot"} <= bundled
+    for name in bundled:
+        assert f"\n{name} {packages[f'node_modules/{name}']['version']} (" in text
+
+
+@needs_sources
 def test_the_pages_are_built_from_these_sources() -> None:
     built = (STATIC / "built-from.txt").read_text(encoding="utf-8").split()
     assert built == ["sha256", hash_of_sources()], "build and commit them: ./dev frontend"
