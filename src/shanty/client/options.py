@@ -143,7 +143,7 @@ _FIRST = (
         "What each rank needs, as 4G; refused where it is not there.",
         (int, str), lambda text, *_: size(str(text)), 1, True, metavar="SIZE",
     ),
-    number("gpus_per_rank", "--gpus-per-rank", "The same of GPUs.", 0),
+    number("gpus_per_rank", "--gpus-per-rank", "The same of GPUs.", 0, toml=(int,)),
     switch("oversubscribe", "--oversubscribe", "Allow more ranks than cores."),
     Option(
         "on", "--on", "Where: a,b:4,user@10.0.0.3, a group, slurm or k8s [here].",
