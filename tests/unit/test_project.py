@@ -321,3 +321,10 @@ def test_benchmarks_import_what_is_there() -> None:
                 if each.name not in names
             ]
     assert not missing
+
+
+def test_whoever_cites_it_names_this_version() -> None:
+    root = SRC.parent
+    version = re.search('__version__ = "(.+)"', text(PACKAGE / "_version.py"))
+    assert version is not None
+    assert f"\nversion: {version.group(1)}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")
