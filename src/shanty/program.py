@@ -13,38 +13,52 @@ if TYPE_CHECKING:
 
     import click
 
-__all__ = ["VERBS", "app", "main", "program"]
+__all__ = ["GROUPS", "VERBS", "app", "main", "program"]
 
-# The verbs in the order in which people meet them, and the first sentence of the help of each, so
-# that `shanty --help` loads none of them.
-VERBS = {
-    "run": "Run a script, module, program or mpirun line as ranks.",
-    "rerun": "Run a job again, as a new run.",
-    "ps": "List the runs, the newest last.",
-    "show": "Show one run: what it is, how it stands, where its files are.",
-    "logs": "Print the output of a run.",
-    "stop": "Stop runs: SIGTERM to the ranks, then SIGKILL.",
-    "signal": "Send a signal to the ranks that have a handler for it.",
-    "stacks": "Show where every rank stands: its stack, and its MPI call.",
-    "doctor": "Find what is wrong with this machine or hosts, and the fix.",
-    "net": "Measure the networks that join hosts, and say which is taken.",
-    "rm": "Delete ended runs, their logs and their artifacts.",
-    "prune": "Delete the oldest ended runs beyond a number.",
-    "hosts": "Keep groups of hosts under a name, for --on NAME.",
-    "machines": "Name machines of one kind, for --machines.",
-    "lab": "Make virtual hosts in this machine (Linux).",
-    "mpi": "List, install and remove MPIs.",
-    "image": "Make container images of your environment.",
-    "k8s": "Say what runs on Kubernetes need of a cluster.",
-    "ui": "Show runs in the browser.",
-    "serve": "Serve the dashboard to several people.",
-    "experiments": "Run experiments, by Gradient's command line.",
-    "create": "Create jobs, by Clusterone's command line.",
-    "horovodrun": "Run a command as horovodrun would, with its options.",
-    "dmlc-submit": "Run a command as DMLC's dmlc-submit would, with its options.",
-    "flyte": "Run Flyte's workflows, their MPI tasks on ranks.",
-    "completion": "Print what a shell needs to complete shanty's words.",
+# The verbs by groups, in the order in which people meet them, and the first sentence of the help of
+# each, so that `shanty --help` loads none of them.
+GROUPS = {
+    "Run": {
+        "run": "Run a script, module, program or mpirun line as ranks.",
+        "rerun": "Run a job again, as a new run.",
+        "ps": "List the runs, the newest last.",
+        "show": "Show one run: what it is, how it stands, where its files are.",
+        "logs": "Print the output of a run.",
+        "stop": "Stop runs: SIGTERM to the ranks, then SIGKILL.",
+        "signal": "Send a signal to the ranks that have a handler for it.",
+        "rm": "Delete ended runs, their logs and their artifacts.",
+        "prune": "Delete the oldest ended runs beyond a number.",
+    },
+    "Diagnose": {
+        "stacks": "Show where every rank stands: its stack, and its MPI call.",
+        "doctor": "Find what is wrong with this machine or hosts, and the fix.",
+        "net": "Measure the networks that join hosts, and say which is taken.",
+    },
+    "Places to run": {
+        "hosts": "Keep groups of hosts under a name, for --on NAME.",
+        "machines": "Name machines of one kind, whose runs wait in a queue.",
+        "lab": "Make virtual hosts in this machine (Linux).",
+        "k8s": "Say what runs on Kubernetes need of a cluster.",
+    },
+    "Setup": {
+        "mpi": "List, install and remove MPIs.",
+        "image": "Make container images of your environment.",
+        "completion": "Print what a shell needs to complete shanty's words.",
+    },
+    "Dashboard": {
+        "ui": "Show runs in the browser.",
+        "serve": "Serve the dashboard to several people.",
+    },
+    # Only in --help-all.
+    "Compatibility": {
+        "horovodrun": "Run a command as horovodrun would, with its options.",
+        "dmlc-submit": "Run a command as DMLC's dmlc-submit would, with its options.",
+        "flyte": "Run Flyte's workflows, their MPI tasks on ranks.",
+        "experiments": "Run experiments, by Gradient's command line.",
+        "create": "Create jobs, by Clusterone's command line.",
+    },
 }
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 
 
 def program() -> NoReturn:
@@ -112,4 +126,4 @@ def _second_word(verb: str, word: str) -> click.Command | None:
     return group if word in group.commands else None
 
 
-app.use(VERBS, _command, _second_word)
+app.use(GROUPS, _command, _second_word)

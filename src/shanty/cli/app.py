@@ -19,6 +19,7 @@ import click
 from shanty._version import __version__
 from shanty.client.context import folder_is_gone
 from shanty.client.terminal.errors import Errors, show_error
+from shanty.client.terminal.help_all import help_all_option, shows_all
 from shanty.runtime.errors import ShantyError, StorageError, UsageError
 from shanty.runtime.rundir import home, not_allowed
 
@@ -39,22 +40,27 @@ _ELSEWHERE = {
 
 
 class Verbs(click.Group):
-    """Loads the command of a verb when the verb is used; `shanty.program` says which there are."""
+    """Loads the command of a verb when the verb is used; `shanty.program` says which there are.
+
+    `--help` lists them in groups; the last group only `--help-all` lists.
+    """
 
     verbs: Mapping[str, str]
+    _groups: Mapping[str, Mapping[str, str]]
 
     def use(
         self,
-        verbs: Mapping[str, str],
+        groups: Mapping[str, Mapping[str, str]],
         command: Callable[[str], click.Command],
         second_word: Callable[[str, str], click.Command | None],
     ) -> None:
-        """Have these verbs with their summaries; `command` returns the command of each.
+        """Have these verbs with their summaries, in groups; `command` returns each one's command.
 
         `second_word` returns the command of a word that is not a verb, or whose meaning depends on
         the next word.
         """
-        self.verbs, self._command, self._second_word = verbs, command, second_word
+        self._groups, self._command, self._second_word = groups, command, second_word
+        self.verbs = {verb: text for each in groups.values() for verb, text in each.items()}
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, or complete one for a shell."""
@@ -78,8 +84,12 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without loading them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.verbs.items()))
+        *usual, _ = groups = self._groups
+        width = max(map(len, self.verbs))
+        for title in groups if shows_all(ctx) else usual:
+            with formatter.section(title):
+                rows = [(verb.ljust(width), text) for verb, text in groups[title].items()]
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -158,6 +168,7 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(name="shanty", cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@help_all_option("Show all commands and exit.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
     help="Show the version.",

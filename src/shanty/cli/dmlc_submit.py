@@ -49,9 +49,8 @@ class Line(click.Command):
         return [_option(each) for each in _all()]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what is taken and has no meaning here."""
-        without = ", ".join(each.names[0] for each in _all() if each.rule[:1] != "@")
-        self.epilog = f"Taken, and left out with a note that says why: {without}"
+        """Write what becomes of the other options of dmlc-submit."""
+        self.epilog = "Its other options are taken, and left out with a note that says why."
         super().format_epilog(ctx, formatter)
 
 

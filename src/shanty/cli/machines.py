@@ -22,7 +22,7 @@ _FIELDS = [each for fields in _OF_QUEUES.values() for each in fields]
 
 @click.group()
 def machines() -> None:
-    """Name machines of one kind, for --machines."""
+    """Name machines of one kind, whose runs wait in a queue."""
 
 
 def _queue_options(command: Any) -> Any:

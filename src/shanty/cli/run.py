@@ -65,6 +65,8 @@ class RunCommand(GroupedCommand):
         "Kubernetes": (*options.GROUPS["Kubernetes"], "manifest", "form")
     }  # fmt: skip
 
+    common = options.COMMON
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters; those of other packages' targets once they are asked for."""
         others = [each for options in self._of_others(ctx).values() for each in options]
@@ -107,7 +109,8 @@ class RunCommand(GroupedCommand):
                 if ours.startswith("-"):
                     fix += ", or give the whole line of the other launcher after --"
                 raise UsageError(f"shanty run has no option {name}", f"it is {whose}", fix)
-            if name == "--help" or (name.startswith("--") and name not in takes_value):
+            unknown = name.startswith("--") and name not in takes_value
+            if unknown or name in ("--help", "--help-all"):
                 ctx.meta[_WITH_OTHERS] = True
                 takes_value = self._takes_value(ctx)
             bare = options.bare(args[index])

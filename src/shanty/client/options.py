@@ -155,7 +155,7 @@ _FIRST = (
         kind=Path, completes="files",
     ),
     Option(
-        "machines", "--machines", "Where: machines of these types, once they are free.",
+        "machines", "--machines", "Where: such machines, once they are free.",
         (str,), lambda text, where, _: _machines(text, where),
         metavar="TYPE[:COUNT],…", completes="machine_types",
     ),
@@ -227,7 +227,7 @@ _LAST = (
     time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
     number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
     Option(
-        "elastic", "--elastic", "Go on with at least MIN ranks when others are lost [1].", (int,),
+        "elastic", "--elastic", "When ranks are lost, go on with at least MIN [1].", (int,),
         least=1, kind=int, metavar="[=MIN]", bare="1",
     ),
     Option(
@@ -237,12 +237,12 @@ _LAST = (
     ),
     time("start_timeout", "--start-timeout", "How long ranks may take to start [60s]."),
     Option(
-        "on_stall", "--on-stall", "When no rank makes progress [warn].",
+        "on_stall", "--on-stall", "What to do when no rank makes progress [warn].",
         (str,), lambda word, where, _: setting("on_stall", word, where), may_be_empty=True,
         metavar="warn|stop", choices=CHOICES["on_stall"],
     ),
     Option(
-        "stall_after", "--stall-after", "How long that takes, or off [60s].",
+        "stall_after", "--stall-after", "Report ranks without progress then, or off [60s].",
         _TIME, lambda text, *_: stall_after(str(text)), metavar="TIME",
     ),
     Option(
@@ -312,6 +312,12 @@ GROUPS = {
         "name", "tags", "log_to", "no_tty", "profile", "dry_run", "detach", "quiet", "as_json",
     ),
 }  # fmt: skip
+# Those that `shanty run --help` shows; --help-all shows all.
+COMMON = (
+    "ranks", "ranks_per_host", "cpus_per_rank", "on", "hostfile", "machines", "image", "mpi",
+    "python", "environment", "env", "time_limit", "retries", "elastic", "stall_after", "name",
+    "dry_run", "detach", "quiet", "as_json",
+)  # fmt: skip
 KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
 
 

@@ -34,7 +34,7 @@ def test_output_that_finds_no_room(words: list[str]) -> None:
 def test_no_command_shows_the_help(cli: Cli) -> None:
     done = cli()
     assert done.code == 2
-    assert "Commands:" in done.out + done.err
+    assert "\nRun:\n" in done.out + done.err
     assert cli("ps", "-h").out == cli("ps", "--help").out
 
 

@@ -31,7 +31,8 @@ LEAVES = [words for words in VERBS if not any(other[:-1] == words for other in V
 )
 def test_no_summary_is_cut(cli: Cli, words: tuple[str, ...], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    listed = cli(*words, "--help").out.partition("Commands:\n")[2].splitlines()
+    listed = cli(*words, "--help-all" if not words else "--help").out.partition("  -h, --help")[2]
+    listed = [line for line in listed.splitlines()[1:] if line and not line.endswith(":")]
     assert len(listed) >= 4
     assert not [line for line in listed if line.endswith("...") or len(line) > 80]
     assert all(line.startswith("  ") and line.endswith((".", "].")) for line in listed)
@@ -58,6 +59,22 @@ def parsed(words: list[str]) -> click.Context:
         command, words = found, [name, *rest]
 
 
+def test_the_help_of_every_verb_fits_a_screen(cli: Cli, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = {words for words in [(), *VERBS] if len(cli(*words, "--help").out.splitlines()) > 40}
+    assert not long
+
+
+def test_compatibility_is_in_the_whole_help_only(cli: Cli) -> None:
+    *usual, last = app._groups.values()
+    short, whole = cli("--help").out, cli("--help-all").out
+    for verb in last:
+        assert f"\n  {verb} " not in short
+        assert f"\n  {verb} " in whole
+    for verb in (verb for verbs in usual for verb in verbs):
+        assert f"\n  {verb} " in short
+
+
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_an_example_can_be_typed(cli: Cli, words: tuple[str, ...]) -> None:
     text = cli(*words, "--help").out
@@ -76,8 +93,9 @@ def test_every_option_of_run_is_in_one_group(cli: Cli) -> None:
     assert isinstance(run, GroupedCommand)
     grouped = [name for names in run.groups.values() for name in names]
     known = [param.name for param in run.params if isinstance(param, click.Option)]
+    known.remove("help_all")
     assert sorted(grouped) == sorted(map(str, known))
-    text = cli("run", "--help").out
+    text = cli("run", "--help-all").out
     for title in run.groups:
         assert f"\n{title}:\n" in text
     for name in known:

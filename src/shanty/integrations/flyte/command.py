@@ -46,6 +46,10 @@ _FETCHES = ("remote-launchplan", "remote-workflow", "remote-task")  # in place o
 class FlyteRunCommand(GroupedCommand):
     """Has the options of `shanty run`, in its groups, and those of `pyflyte run`."""
 
+    common = (
+        "ranks", "on", "machines", "image", "mpi", "python", "envvars", "time_limit", "retries",
+        "name", "overwrite_cache", "raw_output", "dry_run", "quiet",
+    )  # fmt: skip
     groups = {
         title: [name for name in names if name in _TAKEN]
         for title, names in options.GROUPS.items()

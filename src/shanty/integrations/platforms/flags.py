@@ -12,11 +12,20 @@ from typing import Any, Literal
 import click
 
 from shanty.client.context import note
+from shanty.client.terminal.help_all import shows_all
 from shanty.client.terminal.options import run_option
 from shanty.integrations.platforms.options_file import FileCommand
 from shanty.runtime.errors import UsageError
 
 Kind = Literal["does", "ignored", "refused"]
+
+# Parameters that --help shows, of any platform.
+_COMMON = (
+    "name", "tags", "tags_comma", "workspace", "project", "project_path", "command", "module",
+    "master_command", "master_machine_type", "worker_machine_type", "worker_count", "worker_type",
+    "worker_replicas", "machine_type", "instance_type", "container", "worker_container",
+    "docker_image", "experiment_env", "dataset_uri", "datasets", "limit",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,12 +135,16 @@ class PlatformCommand(FileCommand):
     def __init__(
         self, *args: Any, flags: Sequence[Flag] = (), own: Sequence[str] = (), **more: Any
     ) -> None:
+        does = [each.param for each in flags if each.kind == "does"]
+        self.common = [name for name in does if name in _COMMON]
         super().__init__(*args, **more)
         self.flags = flags
         self.groups = {**groups_of(flags), "Of shanty's own": [*own, "dry_run"]}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write which flags are taken without a meaning, and which are refused."""
+        if not shows_all(ctx):
+            return
         for kind, title in (
             ("ignored", "Taken, and left out with a note that says why"),
             ("refused", "Refused, with what to do instead"),

@@ -124,10 +124,13 @@ class Line:
         """Returns what a line that starts nothing prints, else ""; `python` is the ranks'."""
         if not self.asks:
             return ""
-        named = "\n  ".join(", ".join(each.names) for each in dict.fromkeys(self.options.values()))
+        import textwrap
+
+        named = "; ".join(", ".join(each.names) for each in dict.fromkeys(self.options.values()))
+        lines = textwrap.wrap(named, 78, break_long_words=False, break_on_hyphens=False)
         usage = f"usage: {self.program} [OPTION]… {self.operand.upper()} [ARGS]…\n"
         example = f"\nExample:\n    {self.example}\n" if self.example else ""
-        return f"{usage}{example}\nOptions:\n  {named}"
+        return f"{usage}{example}\nOptions:\n  " + "\n  ".join(lines)
 
     def mpirun_line(self, layout: Layout, environ: Mapping[str, str], python: str) -> List[str]:
         """Returns the whole line for mpirun, without mpirun itself, within a run of that layout.

@@ -102,7 +102,7 @@ def _refused(answer: tools.Answer, request: Request) -> PrepareError:
             "try again in a while; `scontrol ping` shows whether it is up",
         )
     found = (each[1:] for each in _REFUSALS if re.search(each[0], answer.err))
-    what, fix = next(found, ("", "see the options of `shanty run --help`, group Slurm"))
+    what, fix = next(found, ("", "see the options of `shanty run --help-all`, group Slurm"))
     return PrepareError(
         "Slurm rejected the job" + (f": {what}" if what else ""),
         f"{answer.complaint} (asked for: {' '.join(request.words())})",
