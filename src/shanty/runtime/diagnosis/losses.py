@@ -9,11 +9,11 @@ from typing import Dict, List, Optional, Set
 from shanty.runtime.spec import HOST, Failure
 
 _SAME = 3  # ranks that one exception may end before it counts as a bug of the script
-UNAWARE = "the script waits for a lost rank, since it does not train by hvd.elastic.run or ddp"
+UNAWARE = "it waits for a lost rank, or had not come to hvd.init() or ddp() yet"
 # Words of the errors that a loss causes on the other ranks; none of them is the cause.
 _CAUSED = ("MPI_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "a rank was lost", UNAWARE)
 _SCRIPTS = (
-    "with --elastic a script has to train in a function of hvd.elastic.run, or by "
+    "with --elastic a run goes on once its script trains in a function of hvd.elastic.run, or by "
     "shanty.torch.elastic.ddp(model); with --retries any run starts again where a host was lost"
 )
 
