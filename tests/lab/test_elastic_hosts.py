@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import LabHosts
-from site_runs import Site
+from site_runs import UP, Site
 
 from runs import WORKERS, wait_for
 
@@ -116,6 +116,25 @@ def test_the_others_go_on_without_a_host(site: Site, how: str) -> None:
         assert {line[2] for line in found[rank]} == {"4"}
         if how != "freeze":  # which ends while the others train: see docs/elastic.md
             assert float(alive[rank][-1][0]) < times(found[0], "begins", "2")[0]
+
+
+def test_a_script_that_cannot_go_on_without_a_host(site: Site) -> None:
+    """Nothing tells its MPI of the loss, and it would wait indefinitely."""
+    site.write("plain.py", UP)
+    process = site.start(
+        *("run", "-q", "--mpi", "openmpi5", "--on", "lab1,lab2", "--ppn", "1", "--elastic"),
+        "plain.py",
+    )
+    wait_for(lambda: "up 1" in site("logs", "last").stdout, 120, "the ranks do not start")
+    site.lab.do("cut", "lab2")
+    try:
+        _, err = process.communicate(timeout=120)
+    finally:
+        site.lab.do("join", "lab2")
+    assert process.returncode == 71, err
+    assert "failed after" in err and "rank 1 on lab2 was lost" in err.rpartition("failed after")[2]
+    assert "0 of 2 ranks are left" in err
+    assert "hvd.elastic.run" in err
 
 
 def test_too_few_are_left_for_the_run_but_not_for_another_attempt(site: Site) -> None:

@@ -208,6 +208,21 @@ def test_a_node_dies(site: SlurmSite, which: int) -> None:
     wait_for(lambda: not site.cluster.jobs(), 60, "the job goes on")
 
 
+@LONG
+def test_an_elastic_run_goes_on_without_a_node(site: SlurmSite) -> None:
+    run = site.submit("-n", "3", "--nodes", "3", "--elastic", "elastic.py", "0.5")
+    wait_for(lambda: site("logs", run.id).stdout.count("begins at 0") == 3, 120, "no training")
+    node = site.cluster.nodes[1]
+    site.lab.do("cut", node)
+    try:  # Slurm knows that the node is down before the training ends
+        found = site.await_state(run, "succeeded", patience=150)
+    finally:
+        site.lab.do("join", node)
+    assert (found["up"], found["ranks"]) == (2, 3)
+    assert f"on {node} was lost: host {node} went silent" in site("show", run.id).stdout
+    wait_for(lambda: not site.cluster.jobs(), 60, "the job goes on")
+
+
 def test_a_full_spool(site: SlurmSite) -> None:
     node = site.cluster.nodes[0]
     site.cluster.console(

@@ -52,6 +52,7 @@ def _rank(each: dict[str, Any]) -> int:
 
 LOSSES = [
     ("kill", "1", "was ended by SIGKILL"),
+    ("wrapper", "1", "was ended by SIGKILL"),
     ("segv", "2", "was ended by SIGSEGV"),
     ("exit0", "3", "ended with exit code 0 without MPI_Finalize"),
     ("exit1", "1", "ended with exit code 1"),

@@ -74,12 +74,12 @@ def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
         world = find_world()
         for each in (world, MPI.COMM_SELF):
             each.Set_errhandler(MPI.ERRORS_RETURN)
+        confirmation.listen(world.rank)  # a host that is lost from here on ends the calls below
         _living = world.Dup()
         _living.Set_errhandler(MPI.ERRORS_RETURN)
         _size, _seats = world.size, list(range(world.size))
         if os.environ.get("LOCAL_WORLD_SIZE") == str(world.size):
             _regrowth = Regrowth(world.size)
-        confirmation.listen(world.rank)
     return _living
 
 

@@ -83,7 +83,7 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     """
     layout = layout_of(job, nodes, settings.networks)
     if job.elastic is not None:
-        _check_elastic(job, layout, nodes[0])
+        check_elastic(job, nodes[0].installation.flavour, layout.ranks)
     if job.warm:
         _check_warm(job, nodes)
     shared_names = namesakes(nodes)
@@ -108,9 +108,9 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     )
 
 
-def _check_elastic(job: JobSpec, layout: Layout, lead: Node) -> None:
-    """UsageError where the run cannot go on after a loss."""
-    flavour = FLAVOURS[lead.installation.flavour]
+def check_elastic(job: JobSpec, mpi: str, ranks: Optional[int]) -> None:
+    """UsageError where a run with so many ranks and that MPI cannot go on after a loss."""
+    flavour = FLAVOURS[mpi]
     able = ", ".join(each.title for each in FLAVOURS.values() if each.elastic)
     if isinstance(job.command, Raw):
         raise UsageError(
@@ -125,10 +125,10 @@ def _check_elastic(job: JobSpec, layout: Layout, lead: Node) -> None:
             "other MPIs end all ranks when one is lost",
             f"add --mpi {name}; --retries starts again with any MPI",
         )
-    if layout.ranks is not None and (job.elastic or 1) > layout.ranks:
+    if ranks is not None and (job.elastic or 1) > ranks:
         raise UsageError(
-            f"--elastic={job.elastic} needs more ranks than the {layout.ranks} of this run",
-            fix=f"take at most --elastic={max(1, layout.ranks - 1)}, or more ranks with -n",
+            f"--elastic={job.elastic} needs more ranks than the {ranks} of this run",
+            fix=f"take at most --elastic={max(1, ranks - 1)}, or more ranks with -n",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from plans import plan_of
 from shanty.launch.settings import Settings
 from shanty.launch.targets.base import Surroundings
-from shanty.launch.targets.queued import QueuedPlan, QueuedTarget
-from shanty.runtime.errors import PrepareError
+from shanty.launch.targets.queued import QueuedPlan, QueuedTarget, waiting_plan
+from shanty.runtime.errors import PrepareError, UsageError
 from shanty.runtime.rundir import RunDir, read_json, write_json
 from shanty.runtime.spec import JobSpec, Program, State
 
@@ -47,3 +48,14 @@ def test_a_run_that_the_queue_refuses_never_was(tmp_path: Path) -> None:
     with pytest.raises(PrepareError, match="no such partition"):
         plan.submit(0)
     assert not run.path.exists()
+
+
+def test_an_elastic_run_that_can_never_start_does_not_wait(tmp_path: Path) -> None:
+    run, settings = RunDir(tmp_path / "x"), Settings()
+    node = plan_of(2).lead
+    job = JobSpec(Program(("x",)), ranks=2, workdir=str(tmp_path), elastic=3)
+    with pytest.raises(UsageError, match=r"--elastic=3 needs more ranks|needs Open MPI 5"):
+        waiting_plan(job, run, settings, node)
+    mpich = node._replace(mpi={**node.mpi, "flavour": "mpich"})
+    with pytest.raises(UsageError, match="needs Open MPI 5"):
+        waiting_plan(replace(job, elastic=1), run, settings, mpich)

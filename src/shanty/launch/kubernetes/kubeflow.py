@@ -40,6 +40,13 @@ def made_of(
                 "the operator's pods are as their image has them",
                 "change what --dry-run -o yaml prints, or leave out --as",
             )
+    for name in ("elastic", "warm"):
+        if getattr(job, name):
+            raise UsageError(
+                f"--{name} is not for --as {kind}",
+                "the operator starts the launcher and its ranks, not shanty",
+                f"leave out --as, or --{name}",
+            )
     its = FLAVOURS[flavour]
     config, items = _workspace(run, files)
     worker, launcher = _pod(job, run, items), _pod(job, run, items)

@@ -32,6 +32,7 @@ from shanty.runtime.errors import LostError, NotFoundError, PrepareError, Shanty
 from shanty.runtime.lines import horovodrun
 from shanty.runtime.mpi import parser
 from shanty.runtime.mpi.flavours import FLAVOURS
+from shanty.runtime.resolve import check_elastic
 from shanty.runtime.rundir import RunDir, read_json
 from shanty.runtime.site import Site
 from shanty.runtime.spec import Command, Failure, JobSpec, Raw, State, Status
@@ -145,6 +146,8 @@ class KubernetesTarget:
             flavour = installation.flavour
             if not own.operator:  # whose image has to have one
                 refuse_system(installation)
+        if job.elastic is not None:
+            check_elastic(job, flavour, job.ranks)
         interpreter.choose(job.python, Path(job.workdir), environ)
         cluster = Cluster((job.on or "").partition(":")[2], self.here.environ)
         given = filter(None, self.here.environ.get("KUBECONFIG", "").split(":"))

@@ -29,6 +29,7 @@ from shanty.launch.targets.local import node_of_this_machine, survey, write_down
 from shanty.runtime import site
 from shanty.runtime.plan import Node, Plan
 from shanty.runtime.queued_runs import Entry, QueuedRuns, QueueQuery
+from shanty.runtime.resolve import check_elastic
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.site import Site
 from shanty.runtime.spec import JobSpec, Status
@@ -89,6 +90,8 @@ class QueuedPlan(Planned):
 
 def waiting_plan(job: JobSpec, run: RunDir, settings: Settings, node: Node) -> Plan:
     """The plan of a run whose hosts will all be as `node`."""
+    if job.elastic is not None:  # known now, and not only once the hosts are there
+        check_elastic(job, node.installation.flavour, job.ranks)
     given, real = node.mpi["prefix"], os.path.realpath(node.mpi["prefix"])
     found = {  # a program that starts under one name of a folder must get that name
         key: real + value[len(given) :] if value.startswith(given) else value

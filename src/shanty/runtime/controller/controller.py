@@ -211,7 +211,7 @@ class Controller:
             self.worlds[message.world].flushed(host)
 
     def _watch_network(self, host: str, message: messages.Sample) -> None:
-        if self.workers is None:
+        if self.workers is None or self.workers.any_lost:  # to which packets are lost
             return
         if self._network is None:
             from shanty.runtime.diagnosis.network_watch import NetworkWatch

@@ -13,6 +13,7 @@ from typing import FrozenSet, Optional, Sequence, Set
 
 from shanty.runtime import messages
 from shanty.runtime.controller.membership import Confirmed, Membership
+from shanty.runtime.diagnosis import losses
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.run_view import Actions
@@ -60,6 +61,10 @@ class Elastic:
             self._actions.tell(messages.TellRanks(tuple(sorted(left)), word))
         if report.event == "dismiss":
             self._dismiss()
+            return None
+        if report.event == "deaf":
+            if report.rank in self._world.running and report.rank not in self._starting:
+                self.kill([report.rank], "it did not react to the loss of others", losses.UNAWARE)
             return None
         word = report.text("word")
         if report.event == "membership":

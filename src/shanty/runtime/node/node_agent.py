@@ -251,7 +251,13 @@ class NodeAgent:
         self._send_report(report)
 
     def _look_for_orphans(self) -> None:
-        """Report the ranks whose launcher, or its daemon here, is gone."""
+        """Report the ranks whose launcher, or its daemon here, or `rank.exec`, is gone."""
+        lost = [each for each in self.programs.values() if self.words and each.is_unwrapped]
+        if lost:
+            self._hear()  # perhaps it has reported its end
+        for program in [each for each in lost if each.pids]:
+            program.kill()
+            self._take(program.killed())
         programs = {program.wrapper: program for program in self.programs.values()}
         for pid, launcher in self._parents.lost() if not self.ending else ():
             self._send_report(programs[pid].report("orphaned", launcher=launcher))
@@ -387,12 +393,7 @@ class NodeAgent:
         for rank in ranks:
             program = self.programs.get((_TOP, rank))
             if program is not None:
-                for pid in program.pids:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                if program.wrapper:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(program.wrapper, signal.SIGCONT)
+                program.kill()
 
     def _look_at_activity(self, *, afresh: bool) -> None:
         """Report to the controller what the ranks are busy with."""
@@ -512,6 +513,8 @@ class NodeAgent:
         self.controller.flush()
         if self.words is not None:
             self.words.tick()
+            for rank in self.words.deaf(now):
+                self._send_report(self.programs[_TOP, rank].report("deaf"))
         self.tick()
         if self.controller.open and self.silence.is_over(now, SILENCE):
             self.controller.open = False

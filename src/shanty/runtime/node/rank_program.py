@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from typing import Set
 
-from shanty.runtime import messages
+from shanty.runtime import messages, platform
 
 
 class RankProgram:
@@ -27,6 +31,25 @@ class RankProgram:
         if wrapper is not None:
             self.wrapper = wrapper
 
-    def report(self, event: str, **values: str) -> messages.Report:
+    @property
+    def is_unwrapped(self) -> bool:
+        """True when its `exec` is gone, and has not reported the program's end."""
+        wrapper = platform.process(self.wrapper) if self.pids and self.wrapper else None
+        return bool(self.pids and self.wrapper) and (wrapper is None or wrapper.state == "Z")
+
+    def kill(self) -> None:
+        """End it, though it may be stopped, and so may what wraps it."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.wrapper:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.wrapper, signal.SIGCONT)
+
+    def killed(self) -> messages.Report:
+        """Make the report of its end by SIGKILL, which its `exec` did not live to send."""
+        return self.report("exited", code=-signal.SIGKILL, at=time.monotonic())
+
+    def report(self, event: str, **values: messages.Value) -> messages.Report:
         """Make a report about the rank, which does not send it itself."""
         return messages.Report({"rank": self.rank, "world": self.world, "event": event, **values})

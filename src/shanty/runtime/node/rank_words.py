@@ -13,9 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from typing import Callable, Dict, Iterable, List, Set
 
 from shanty.runtime.rundir import RunDir
+
+PATIENCE = 10.0  # seconds for a rank to listen that others wait for
 
 
 class RankWords:
@@ -24,12 +27,14 @@ class RankWords:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._untold: Dict[int, List[str]] = {}
+        self._since: Dict[int, float] = {}  # when there was something to tell them first
         self._stopped: Set[int] = set()
 
     def add(self, ranks: Iterable[int], word: str) -> None:
         """Tell these ranks, now or as soon as they listen."""
         for rank in ranks:
             self._untold.setdefault(rank, []).append(word)
+            self._since.setdefault(rank, time.monotonic())
         self.tick()
 
     def tick(self) -> None:
@@ -43,6 +48,14 @@ class RankWords:
                 finally:
                     os.close(fifo)
                 del self._untold[rank]
+                self._since.pop(rank, None)
+
+    def deaf(self, now: float) -> List[int]:
+        """Return the ranks that have not listened for long, each once: no elastic training."""
+        found = [rank for rank, since in self._since.items() if now > since + PATIENCE]
+        for rank in found:
+            del self._since[rank]
+        return found
 
     def pause(self, find: Callable[[], List[int]], *, pause: bool) -> None:
         """Stop the processes that `find` finds, or let them run again.

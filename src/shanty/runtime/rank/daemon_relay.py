@@ -27,13 +27,12 @@ class DaemonRelay:
         self._targets: List[Tuple[str, int]] = []
         self._daemons: List[socket.socket] = []
         self._lost = False
-        found = _URI.search(command)
-        if found is None:
+        for uri in _URI.finditer(command):  # one for IPv4 and one for IPv6
+            addresses = uri[2].strip("[]").split(",")
+            self._targets += [(address, int(uri[3])) for address in addresses]
+        if not self._targets:
             return
-        addresses = found[2].strip("[]").split(",")
-        self._targets = [(address, int(found[3])) for address in addresses]
-        family = socket.AF_INET6 if any(":" in each for each in addresses) else socket.AF_INET
-        self._listener = _listener(family)
+        self._listener = _listener(ipv6=any(":" in address for address, _ in self._targets))
         port = self._listener.getsockname()[1]
         self.command = _URI.sub(lambda uri: f"{uri[1]}{uri[2]}:{port}", command)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -81,17 +80,22 @@ class DaemonRelay:
         return None
 
 
-def _listener(family: int) -> socket.socket:
+def _listener(*, ipv6: bool) -> socket.socket:
     """Listen at any port; where ranks are held to some, as by a firewall, at one of these."""
     from shanty.runtime.mpi.openmpi import OpenMPI5
+
+    def listen(port: int) -> socket.socket:
+        family = socket.AF_INET6 if ipv6 else socket.AF_INET
+        both = ipv6 and socket.has_dualstack_ipv6()
+        return socket.create_server(("", port), family=family, backlog=16, dualstack_ipv6=both)
 
     first, last = OpenMPI5().ports(os.environ) or (0, 0)
     for port in range(last, first - 1, -1):
         try:
-            return socket.create_server(("", port), family=family, backlog=16)
+            return listen(port)
         except OSError:  # it is taken
             continue
-    return socket.create_server(("", 0), family=family, backlog=16)
+    return listen(0)
 
 
 def _received(source: socket.socket) -> bytes:

@@ -45,7 +45,8 @@ _NO_TTY = "SHANTY_NO_TTY"
 _ELASTIC = "SHANTY_ELASTIC"
 _JOINS, _SEATS = "SHANTY_JOINS", "--seats="  # as in `rundir`, which is not light
 # Open MPI's words for each collective that a loss breaks off; it is an error of the call as well.
-_NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ")
+# And those of its libevent for a connection that the loss has closed.
+_NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ", b"[warn] Epoll ")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
@@ -469,12 +470,15 @@ class _Rank:
             self._tell_unwritable()
 
     def _without_noise(self, data: bytes) -> bytes:
-        while True:
-            if self.noisy and data:  # each ends with an empty line, which may come later
-                data, self.noisy = data[data.startswith(b"\n") :], False
-            if not data.startswith(_NOISE):
-                return data
-            data, self.noisy = data.partition(b"\n")[2], True
+        if not self.noisy and not any(word in data for word in _NOISE):
+            return data
+        kept = []
+        for line in data.splitlines(keepends=True):
+            noise = line.startswith(_NOISE)
+            if not noise and (line != b"\n" or not self.noisy):  # an empty line may come after it
+                kept.append(line)
+            self.noisy = noise
+        return b"".join(kept)
 
     def _tell_unwritable(self) -> None:
         """End a program whose output cannot be kept."""

@@ -150,7 +150,7 @@ def of_job(job: JobSpec) -> Request:
         memory=job.memory_per_rank,
         gpus=job.gpus_per_rank or 0,
         minutes=minutes,
-        keeps_others=job.retries > 0,
+        keeps_others=job.retries > 0 or job.elastic is not None,
         signal=signal,
         warning=warning,
         others=tuple(others),

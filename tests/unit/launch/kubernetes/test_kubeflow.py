@@ -219,7 +219,16 @@ def test_a_workspace_that_is_too_large(tmp_path: Path) -> None:
     assert kubeflow.files_of(tmp_path, ["gone", "small"]) == {"small": b"x"}
 
 
-@pytest.mark.parametrize("change", [{"uid": 5}, {"k8s_patch": "{}"}, {"labels": ("no pair",)}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"uid": 5},
+        {"k8s_patch": "{}"},
+        {"labels": ("no pair",)},
+        {"elastic": 1},
+        {"warm": ("torch",)},
+    ],
+)
 def test_what_an_operators_object_cannot_have(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         kubeflow.made_of("mpijob", OURS.with_values(change), RUN, "openmpi5", {})

@@ -78,6 +78,19 @@ def test_a_host_that_went_silent_is_told_to_the_others_once() -> None:
     assert len(run.said) == len(run.told) == 1
 
 
+def test_a_rank_that_does_not_listen_is_ended() -> None:
+    run = Run()
+    run.report(event="deaf", rank=0, host="lab1")
+    assert run.told == [("", messages.KillRanks((0,)))]
+    run.report(event="exited", rank=0, code=-9, host="lab1")
+    run.report(event="deaf", rank=0, host="lab1")
+    run.elastic.judge(5.0)
+    assert len(run.told) == 1
+    ((said, up),) = run.said
+    assert up == 5
+    assert "rank 0 on lab1 was ended since it did not react to the loss of others: " in said
+
+
 def test_a_host_whose_daemon_was_killed_is_ended() -> None:
     run = Run()
     run.report(event="orphaned", rank=4, host="lab3", launcher="prted (pid 7)")

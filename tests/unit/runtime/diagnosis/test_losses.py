@@ -90,6 +90,21 @@ def test_one_exception_that_ends_three_ranks_is_a_bug() -> None:
     assert failure.why == "KeyError: 'x'; 3 ranks have been lost to it, so it is a bug"
 
 
+def test_what_a_loss_causes_on_the_others_is_not_the_cause() -> None:
+    world = elastic(5)
+    errors = ("MPI_ERR_PROC_FAILED: Process Failure", "MPI_ERR_REVOKED: x", "a rank was lost. Use")
+    for rank, why in zip((0, 2, 3), errors, strict=True):
+        end(world, rank, 1, why=f"Exception: {why}")
+    end(world, 1, -9)  # reported late
+    assert verdict(world) is None
+    end(world, 4, 1, why=f"Exception: {errors[0]}")
+    failure = verdict(world)
+    assert failure is not None
+    assert failure.rank == 1
+    assert failure.why.startswith("0 of 5 ranks are left, and --elastic=1 needs 1; the others")
+    assert "hvd.elastic.run" in failure.fix
+
+
 def test_signals_are_no_bug_of_the_script() -> None:
     world = elastic(8)
     for rank in range(5):

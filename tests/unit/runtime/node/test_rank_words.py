@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from runs import wait_for
 from shanty.runtime import platform
-from shanty.runtime.node.rank_words import RankWords
+from shanty.runtime.node.rank_words import PATIENCE, RankWords
 from shanty.runtime.rundir import RunDir
 
 
@@ -35,6 +36,22 @@ def test_words_wait_until_a_rank_listens(run: RunDir) -> None:
         assert os.read(fifo, 100) == b"lost 0\nconfirmed 0\n"
     finally:
         os.close(fifo)
+
+
+def test_a_rank_that_never_listens(run: RunDir) -> None:
+    words = RankWords(run)
+    began = time.monotonic()
+    words.add([1, 2], "lost 0")
+    os.mkfifo(run.rank_word(1))
+    fifo = os.open(run.rank_word(1), os.O_RDWR)
+    try:
+        words.tick()
+    finally:
+        os.close(fifo)
+    assert words.deaf(began + PATIENCE) == []
+    late = time.monotonic() + PATIENCE + 1
+    assert words.deaf(late) == [2]
+    assert words.deaf(late) == []
 
 
 @pytest.fixture

@@ -113,6 +113,22 @@ def test_only_a_launchers_address_is_replaced(make: Callable[[str], DaemonRelay]
     assert re.fullmatch(r'prted "r@0\.0;tcp6://\[::1,fe80::1\]:\d+:64,64"', command)
 
 
+def test_a_launcher_with_addresses_of_both_kinds(
+    launcher: socket.socket, make: Callable[[str], DaemonRelay]
+) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    port = launcher.getsockname()[1]
+    command = make(f'prted "r@0.0;tcp://127.0.0.1:{port}:24;tcp6://[::1]:9:64"').command
+    found = re.findall(r"(127\.0\.0\.1|::1)\]?:(\d+):", command)
+    assert [address for address, _ in found] == ["127.0.0.1", "::1"]
+    for address, at in found:
+        with socket.create_connection((address, int(at)), 10) as daemon:
+            daemon.sendall(b"I am 1")
+            with launcher.accept()[0] as there:
+                assert there.recv(100) == b"I am 1"
+
+
 def test_it_takes_a_port_of_the_range_that_ranks_are_held_to(
     launcher: socket.socket,
     make: Callable[[str], DaemonRelay],

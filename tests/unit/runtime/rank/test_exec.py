@@ -42,3 +42,6 @@ def test_open_mpis_words_about_a_loss_are_left_out() -> None:
     noise = b"NBC_Progress: an error 75 was found - aborting the schedule\n"
     pieces = [noise + b"\n" + noise, b"\n" + noise, b"\n", b"text\n", b"\n", noise + b"\nmore\n"]
     assert b"".join(map(rank._without_noise, pieces)) == b"text\n\nmore\n"
+    of_libevent = b"[warn] Epoll ADD(4) on fd 25 failed: Bad file descriptor\n"
+    mixed = b"50 %\r" + b"60 %\n" + of_libevent + noise + b"\n" + b"last, incomplete"
+    assert rank._without_noise(mixed) == b"50 %\r60 %\nlast, incomplete"

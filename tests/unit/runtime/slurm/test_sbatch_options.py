@@ -69,6 +69,7 @@ def test_a_job_without_a_time_is_warned_by_its_partitions(text: str, warning: in
 def test_requeue_and_retries() -> None:
     assert "--requeue" in words(requeue=True)
     assert "--no-kill" in words(retries=1)
+    assert "--no-kill" in words(elastic=1)
 
 
 def test_a_time_of_the_users_own_stays() -> None:
