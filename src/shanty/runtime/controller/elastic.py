@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import FrozenSet, List, Optional, Sequence, Set
+from typing import Dict, FrozenSet, List, Optional, Sequence, Set
 
 from shanty.runtime import messages
 from shanty.runtime.controller.membership import Confirmed, Membership
@@ -44,7 +44,8 @@ class Elastic:
         self._hosts_lost = self._replaced = False
         self._starting: Set[int] = set()  # ranks that take the place of lost ones
         self._released = False  # the spares may end
-        self._places: List[int] = []  # lost ones of these whose place nobody has taken
+        self._vacant: List[int] = []  # lost ones of these whose place is vacant
+        self._place_of: Dict[int, int] = {}  # of spares: the lost rank
         self.losses = world.tolerate(least)
         self._active = frozenset(range(self.losses.size))  # ranks that train
         if workers is not None:
@@ -96,8 +97,7 @@ class Elastic:
         if rank in self.losses.fresh:
             self.losses.fresh.discard(rank)
             name = f"rank {rank} (spare) on {self._world.ranks[rank].host}"
-            place = self._places.pop(0) if self._places else rank
-            text = f"{name} took the place of rank {place}"
+            text = f"{name} took the place of rank {self._place_of[rank]}"
             self._actions.returned(text, self._world.up, len(self._world.spares))
 
     def _dismiss(self) -> None:
@@ -164,7 +164,8 @@ class Elastic:
         chosen = sorted(waiting)[: max(0, places)]  # as in `survivors`
         self._world.spares.difference_update(chosen)
         self.losses.fresh.update(chosen)
-        self._places.extend(sorted(self._active - confirmed.group))
+        self._vacant.extend(sorted(self._active - confirmed.group))
+        self._place_of.update((spare, self._vacant.pop(0)) for spare in chosen)
         self._active = confirmed.group - self._world.spares
         without = ",".join(map(str, sorted(self._all - confirmed.group)))
         self._actions.event("membership", ranks=sorted(confirmed.group))

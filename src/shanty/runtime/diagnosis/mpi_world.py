@@ -201,7 +201,8 @@ class MpiWorld:
         rank.library, rank.library_flavour = report.text("path"), flavour
         size, number = report.whole("mpi_size"), report.whole("mpi_rank")
         wanted = self.expected if self.expected is not None else size
-        if (size != wanted or number != rank.rank) and not self.mismatch:
+        misfit = (size, number) != (wanted, rank.rank) and not self.is_gone(rank.rank)
+        if misfit and not self.mismatch:
             alone = "a world of its own" if size == 1 else f"a world of {size}"
             title = FLAVOURS[flavour].title if flavour in FLAVOURS else report.text("library")
             self.mismatch = self._mixed(
