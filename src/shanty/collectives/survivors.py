@@ -144,7 +144,6 @@ def begin_again(error: Exception) -> bool:
     revoke()
     all_say(False)
     shrink()
-    _sleep()
     return True
 
 

@@ -54,7 +54,7 @@ class Losses:
         if left and self.gone and len(self.gone | new) == expected:
             first, text = self.failures[-1], "no rank is left that has the state of the training"
         elif left < self.least:
-            first = self.failures[-len(self.gone)]
+            first = self.failures[left - self.size]
             needed = f"--elastic={self.least} needs {self.least}"
             text = f"{left} of {self.size} ranks are left, and {needed}"
         else:

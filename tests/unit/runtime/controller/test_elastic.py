@@ -180,6 +180,7 @@ def test_spares_take_the_places_of_lost_ranks() -> None:
     run.report(event="exited", rank=0, code=-9, host="lab1")
     failure = run.world.verdict(9.0)
     assert failure is not None and "3 of 4 ranks are left" in failure.why
+    assert failure.rank == 0  # the places of the others were taken
 
 
 def test_a_spare_that_dies_in_its_sleep_is_missed_by_nobody() -> None:
