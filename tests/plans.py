@@ -39,9 +39,9 @@ def plan_of(ranks: int | None, start_timeout: float = 60.0, **placement: int) ->
     return Plan("r", 0.0, ranks is None, limits, Leftovers((), ()), "/tmp/s", True, attempt)
 
 
-def world_of(size: int, *hosts: str, launcher: Installation = MPI) -> MpiWorld:
+def world_of(size: int, *hosts: str, launcher: Installation = MPI, spares: int = 0) -> MpiWorld:
     """The world of a run whose first ranks have started, one on each of the hosts."""
-    world = MpiWorld(size, launcher)
+    world = MpiWorld(size, launcher, spares)
     for rank, host in enumerate(hosts):
         world.report(Report({"event": "started", "rank": rank, "size": size, "host": host}), 0.5)
     return world

@@ -137,6 +137,30 @@ def test_a_script_that_cannot_go_on_without_a_host(site: Site) -> None:
     assert "hvd.elastic.run" in err
 
 
+def test_a_spare_on_another_host_takes_the_place_of_a_lost_rank(site: Site) -> None:
+    words = ("--on", "lab1,lab2,lab3", "--ppn", "1", "--elastic=2", "--spares", "1")
+    process = begun(site, 2, *words, "elastic_host.py", "200")
+    site.lab.do("cut", "lab2")
+    try:
+        taken = site.lab.home("lab3") / "noted.1"
+        wait_for(lambda: taken.exists() or process.poll() is not None, 60, "no spare takes it")
+        site.lab.do("join", "lab2")  # which is too late
+        out, err = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            site.lab.do("join", "lab2")
+    assert process.returncode == 0, err
+    assert sorted(line.split()[1:] for line in out.splitlines()) == [
+        ["done", "0", "0", "2"],
+        ["done", "1", "1", "2"],
+    ]
+    assert re.search(rf"rank 1 on lab2 was lost: {SILENT}.*; 1 of 2 ranks and 1 spare left\n", err)
+    assert re.search(r"rank 2 \(spare\) on lab3 took the place of rank 1 .*; 2 of 2 ranks\n", err)
+    shown = json.loads(site("show", "last", "--json").stdout)
+    assert (shown["up"], shown["ranks"], shown["spares"]) == (2, 2, 0)
+    assert {line[2] for line in notes(site)[0]} == {"2"}  # it makes no step without the other
+
+
 def test_too_few_are_left_for_the_run_but_not_for_another_attempt(site: Site) -> None:
     words = ("--on", "lab", "--ppn", "1", "--elastic=2", "--retries", "1")
     process = begun(site, 2, *words, "elastic_host.py", "60")

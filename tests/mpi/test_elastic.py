@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -140,6 +141,54 @@ def test_the_line_in_the_docs(shanty: Shanty, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "epoch 3: loss " in done.stdout
     assert "2 of 3 ranks left" in done.stderr
+
+
+SPARE = str(WORKERS / "elastic_spares.py")
+
+
+def test_spares_take_the_places_of_lost_ranks(shanty: Shanty) -> None:
+    """One dies in its sleep, two are needed at once, and then lost ranks are started again."""
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "--elastic=2", "-n", "3", "--spares", "3"]
+    done = shanty("run", *wanted, SPARE, "4,0+1,2", "grow", timeout=240)
+    told = left(done)
+    assert [each["first"] for each in told] == [3, 5, 0]
+    assert told[0]["began"] == ["3", "3", "3", "3"]
+    assert [len(each["begins"]) for each in told] == [3, 3, 1]  # without the others: they waited
+    assert {size for each in told for _, _, size in each["begins"]} == {2, 3}
+    assert "rank 4 (spare) on " in done.stderr
+    assert "; 3 of 3 ranks and 2 spares left" in done.stderr
+    status = json.loads(shanty("show", "last", "--json").stdout)
+    assert (status["up"], status["ranks"], status["spares"]) == (3, 3, 0)
+    texts = [re.sub(r" on \S+| \([\d:]+\)", "", text) for text in status["returned"]]
+    taken = [f"rank {k} (spare) took the place of rank {k // 4}" for k in (3, 5)]
+    assert sorted(texts[:2]) == taken
+    assert len(status["lost"]) == 4
+    assert len(texts) == 3
+
+
+def test_a_spare_is_lost_as_it_takes_a_place_and_one_is_not_needed(shanty: Shanty) -> None:
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "--elastic", "-n", "2", "--spares", "3"]
+    done = shanty("run", *wanted, SPARE, "1+2", "recovery", timeout=240)
+    assert [each["first"] for each in left(done)] == [0, 3]
+    assert "; 2 of 2 ranks and 1 spare\n" in done.stderr
+    status = json.loads(shanty("show", "last", "--json").stdout)
+    assert (status["up"], status["spares"], len(status["lost"])) == (2, 1, 2)
+    assert "spares     1\n" in shanty("show", "last").stdout
+
+
+def test_what_has_no_use_for_spares_says_so(shanty: Shanty, tmp_path: Path) -> None:
+    script = tmp_path / "ddp.py"
+    script.write_text(
+        "import torch.distributed as dist\nimport shanty.torch\ndist.init_process_group('mpi')\n"
+    )
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "--elastic", "-n", "1", "--spares", "1"]
+    done = shanty("run", *wanted, str(script), timeout=120)
+    assert done.returncode == 1
+    assert 'init_process_group("mpi") does not work with --spares' in done.stderr
+    assert " 1, and 1 spare\n" in shanty("run", *wanted, "--dry-run", SPARE).stdout
+    alone = shanty("run", "--mpi", "openmpi5", "--spares", "1", SPARE)
+    assert alone.returncode == 2
+    assert "--spares needs --elastic" in alone.stderr
 
 
 def test_a_rank_that_cannot_come_back_is_done_without(shanty: Shanty) -> None:

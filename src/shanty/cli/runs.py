@@ -101,10 +101,9 @@ def ps(
 
 
 def _ranks(status: Status) -> str:
-    """Write how many ranks there are: "3 of 4" where some were lost."""
-    if status.lost:
-        return f"{status.up} of {status.ranks}"
-    return str(status.ranks or "")
+    """Write how many ranks there are: "3 of 4" where some were lost, "4 +1" with a spare."""
+    ranks = f"{status.up} of {status.ranks}" if status.lost else str(status.ranks or "")
+    return f"{ranks} +{status.spares}" if status.spares and not status.state.final else ranks
 
 
 @click.command()

@@ -73,6 +73,7 @@ def show(run: str, as_json: bool) -> None:
         ("state", status.state.value),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("ranks", _ranks(status)),
+        ("spares", str(status.spares or "")),
         *(("lost" if at == 0 else "", text) for at, text in enumerate(status.lost)),
         *(("returned" if at == 0 else "", text) for at, text in enumerate(status.returned)),
         ("stalled", _stalled(status)),

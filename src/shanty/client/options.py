@@ -230,6 +230,7 @@ _LAST = (
         "elastic", "--elastic", "When ranks are lost, go on with at least MIN [1].", (int,),
         least=1, kind=int, metavar="[=MIN]", bare="1",
     ),
+    number("spares", "--spares", "Ranks that wait to replace lost ones [0].", 0, toml=(int,)),
     Option(
         "warm", "--warm", "Fork ranks with their frameworks imported [those of the script].",
         (bool, str, list), lambda given, where, _: _warm(given, where),
@@ -305,8 +306,8 @@ GROUPS = {
     ),
     "Environment": ("python", "environment", "env", "env_file", "inputs", "tf1"),
     "When it fails, or hangs": (
-        "time_limit", "retries", "elastic", "warm", "start_timeout", "on_stall", "stall_after",
-        "alone", "debug_rank",
+        "time_limit", "retries", "elastic", "spares", "warm", "start_timeout", "on_stall",
+        "stall_after", "alone", "debug_rank",
     ),
     "Name and output": (
         "name", "tags", "log_to", "no_tty", "profile", "dry_run", "detach", "quiet", "as_json",

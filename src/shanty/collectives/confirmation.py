@@ -32,6 +32,7 @@ _REPORTS = "SHANTY_REPORTS"  # the variable with the FIFO to the node agent
 _answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 _numbers = itertools.count(1)
 _start_failed = threading.Event()
+_over = threading.Event()
 _seat = -1  # the number that this rank began with; none outside of a run
 
 
@@ -79,6 +80,17 @@ def start_has_failed() -> bool:
     return failed
 
 
+def say_has_state() -> None:
+    """Report that this rank has the state of the training."""
+    if _seat >= 0:
+        _report("has-state", "")
+
+
+def is_over(seconds: float) -> bool:
+    """Return whether a rank has come to the end of the script; waits so long for it."""
+    return _over.wait(seconds)
+
+
 def _ask(event: str, word: str) -> None:
     if _seat < 0:
         return
@@ -120,6 +132,8 @@ def _listen(fifo: int) -> None:
                     _declare(rank)
             elif kind == "unstarted":
                 _start_failed.set()
+            elif kind == "over":
+                _over.set()
 
 
 class _Process(ctypes.Structure):

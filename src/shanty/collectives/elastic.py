@@ -174,8 +174,8 @@ Broadcast = Callable[[Any], Any]
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
     """The hosts of the job have changed. `skip_sync`: the state need not be broadcast for that.
 
-    Nothing in shanty raises it, since no rank joins a run; a script's own call of
-    `State.on_hosts_updated` makes the next commit do so.
+    A commit raises it when lost ranks of an elastic run have been started again, and after a
+    script's own call of `State.on_hosts_updated`.
     """
 
     def __init__(self, skip_sync: bool) -> None:
@@ -364,6 +364,7 @@ def _train(
         try:
             if not skip_sync:
                 state.sync()
+                survivors.note_state()
             result = func(state, *args, **kwargs)
             if survivors.all_say(True):
                 confirmation.confirm_place()
@@ -387,9 +388,7 @@ def _train(
         if lost:
             failures, skip_sync = 0, False  # the training is not to blame
         if state._rank() == 0 and survivors.is_elastic() and failure:
-            left = survivors.count()
-            words = f"{left} ranks are left" if left > 1 else "this rank alone is left"
-            why = words if lost else failure
+            why = survivors.left() if lost else failure
             say(f"training goes back to its last commit: {why}")
         keep()
         state.on_reset()

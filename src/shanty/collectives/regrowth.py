@@ -55,8 +55,8 @@ class _Step(IntEnum):
 class Regrowth:
     """What the ranks that are left know of the missing ones. The same on all, but for `_ready`."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size  # of the whole world
+    def __init__(self, size: int, spares: int) -> None:
+        self._size, self._spares = size, spares  # of the whole world
         self._meeting = False  # all ranks have agreed to meet the new ones
         self._way: MPI.Intercomm | None = None  # to the ranks that were started
         self._seats: list[int] = []  # theirs
@@ -76,7 +76,8 @@ class Regrowth:
         living.Bcast(word)
         step = _Step(word[0])
         if step is _Step.START:
-            self._seats = sorted({*range(self._size)}.difference(seats))
+            free = sorted({*range(self._size + self._spares)}.difference(seats))
+            self._seats = free[: self._size - living.size]
             self._start(living)
         elif step is _Step.DROP:
             self.drop()
@@ -107,7 +108,7 @@ class Regrowth:
     def _start(self, living: MPI.Intracomm) -> None:
         from mpi4py import MPI
 
-        word = f"{SEATS}{self._size}:{','.join(map(str, self._seats))}"
+        word = f"{SEATS}{self._size + self._spares}:{','.join(map(str, self._seats))}"
         program, *words = shlex.split(os.environ[START].replace(SEATS, word, 1))
         info = MPI.Info.Create({"wdir": os.environ.get("PWD") or str(Path.cwd())})
         self.has_started = True

@@ -11,6 +11,7 @@ Importing this module starts no MPI.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from array import array
 from collections.abc import Callable
@@ -30,13 +31,19 @@ Comm = TypeVar("Comm", bound="MPI.Comm")
 ELASTIC = "SHANTY_ELASTIC"
 """The variable with the least number of ranks that an elastic run goes on with."""
 
+SPARES = "SHANTY_SPARES"
+"""The variable with the number of its spares."""
+
 _YIELD = 2e-3  # seconds of looking that only lets others go first
 _LONGEST = 0.002  # seconds between two looks at most
+_SLEEP = 0.02  # seconds between two looks of a spare
 
-_living: MPI.Intracomm | None = None  # of the ranks that were there when it was made
+_living: MPI.Intracomm | None = None  # of the ranks, and spares, that were there when it was made
+_active: MPI.Intracomm | None = None  # of the first `_size` of these, which train
 _again = False  # some rank has to start again
 _seats: list[int] = []  # of the ranks of `_living`: the numbers that they began with
-_size = 0  # of the whole world
+_size = _spares = 0  # ranks and spares in the whole world
+_is_new = False  # this rank has a place of a lost one, and not the training's state
 _regrowth: Regrowth | None = None  # None where lost ranks cannot be started again
 _made: list[MPI.Comm] = []  # from it, or from one of these
 
@@ -59,35 +66,92 @@ def track(comm: Comm) -> Comm:
 def living(find_world: Callable[[], MPI.Intracomm]) -> MPI.Intracomm:
     """Return the communicator of the ranks that are left of the world. Collective the first time.
 
+    On a spare it returns once that has the place of a lost rank.
     find_world: returns MPI's world, or raises where it is not the promised one.
     """
-    global _living, _regrowth, _seats, _size
+    global _living, _active, _regrowth, _seats, _size, _spares, _is_new
     if _living is None:
         from mpi4py import MPI
 
+        _spares = int(os.environ.get(SPARES) or 0)
+        if regrowth.START in os.environ:  # on one machine
+            _regrowth = Regrowth(int(os.environ["WORLD_SIZE"]), _spares)
         if regrowth.is_joining():
-            _size = int(os.environ["WORLD_SIZE"])
-            _regrowth = Regrowth(_size)
+            _size, _is_new = int(os.environ["WORLD_SIZE"]), True
             confirmation.listen(int(os.environ["RANK"]))
             _living, _seats = regrowth.join(_size)
-            return _living
+            _active = _living
+            return _active
         world = find_world()
         for each in (world, MPI.COMM_SELF):
             each.Set_errhandler(MPI.ERRORS_RETURN)
         confirmation.listen(world.rank)  # a host that is lost from here on ends the calls below
         _living = world.Dup()
         _living.Set_errhandler(MPI.ERRORS_RETURN)
-        _size, _seats = world.size, list(range(world.size))
-        if os.environ.get("LOCAL_WORLD_SIZE") == str(world.size):
-            _regrowth = Regrowth(world.size)
-    return _living
+        _size, _seats = world.size - _spares, list(range(world.size))
+        _active = _of_the_first(_living)
+        if world.rank >= _size:
+            _is_new = True
+            _sleep()
+    assert _active is not None
+    return _active
+
+
+def _of_the_first(living: MPI.Intracomm) -> MPI.Intracomm:
+    """Return the communicator of the ranks that train: the first ones, as spares are the last."""
+    from mpi4py import MPI
+
+    if living.size <= _size:
+        return living
+    made = living.Split(0 if living.rank < _size else MPI.UNDEFINED, living.rank)
+    assert isinstance(made, MPI.Intracomm)
+    if made != MPI.COMM_NULL:
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made
+
+
+def refuse_spares(call: str) -> None:
+    """Raise RuntimeError in a run with spares, which have no place in such a call."""
+    if os.environ.get(SPARES):
+        raise RuntimeError(
+            f"{call} does not work with --spares: spares take the places of lost ranks in "
+            "hvd.elastic.run after a plain hvd.init(). Start the run without --spares."
+        )
+
+
+def _sleep() -> None:
+    """Wait until this spare has the place of a lost rank; end this process where none needs it."""
+    from mpi4py import MPI
+
+    assert _living is not None
+    while _living.rank >= _size:
+        MPI.COMM_SELF.Iprobe()  # lets MPI look at what has come
+        if _living.Is_revoked():
+            shrink()
+        elif confirmation.is_over(_SLEEP):
+            sys.exit(0)
+
+
+def begin_again(error: Exception) -> bool:
+    """Return whether a call that failed may be made again, without ranks that were lost meanwhile.
+
+    So it is in a rank that has the place of a lost one, until it has the state of the training.
+    """
+    from mpi4py import MPI
+
+    if not _is_new or not isinstance(error, (HorovodInternalError, MPI.Exception)):
+        return False
+    revoke()
+    all_say(False)
+    shrink()
+    return True
 
 
 def revoke() -> None:
     """End all calls on all communicators of this run, on all ranks; later ones raise."""
     from mpi4py import MPI
 
-    for comm in [*_made, _living]:
+    for comm in [*_made, _active, _living]:
         if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:  # that is: was not freed
             with suppress(MPI.Exception):
                 comm.Revoke()
@@ -100,9 +164,9 @@ def all_say(yes: bool) -> bool:
     Once the answer was no, it remains until `shrink`.
     """
     global _again
-    if _living is None or _again:
+    if _active is None or _again:
         return yes and not _again
-    _again = not _agree(yes)
+    _again = not _agree(_active, yes)
     return not _again
 
 
@@ -114,12 +178,11 @@ def finish() -> None:
         os.environ[FAILING] = "0"
 
 
-def _agree(yes: bool) -> bool:
+def _agree(comm: MPI.Intracomm, yes: bool) -> bool:
     from mpi4py import MPI
 
-    assert _living is not None
     word = array("i", [int(yes)])
-    request = _living.Iagree(word)
+    request = comm.Iagree(word)
     soon, pause = time.monotonic() + _YIELD, 1e-5
     with suppress(MPI.Exception):  # a rank was lost that not all knew of: the answer counts
         while not request.Test():
@@ -148,20 +211,29 @@ def see_new_ranks() -> bool:
 
 
 def count() -> int:
-    """Return how many ranks there were when they last met."""
+    """Return how many ranks and spares there were when they last met."""
     return 1 if _living is None else _living.size
 
 
-def shrink() -> int:
-    """Leave the lost ranks behind; returns how many there are left. After `all_say(False)`.
+def left() -> str:
+    """Say how many ranks train after a loss."""
+    if count() >= _size:
+        return "a spare takes the place of each lost rank"
+    return f"{count()} ranks are left" if count() > 1 else "this rank alone is left"
 
-    The controller has to confirm it: a rank that was cut off from the run ends here.
+
+def shrink() -> int:
+    """Leave the lost ranks behind; returns how many there are left, spares among them.
+
+    After `all_say(False)`; a spare calls it as well. The first spares then have the places of the
+    lost ranks. The controller has to confirm it: a rank that was cut off from the run ends here.
     """
-    global _living, _again, _seats
+    global _active, _again, _living, _seats
     from mpi4py import MPI
 
     _again = False
-    if _living is not None:
+    agreed = _living is None
+    while _living is not None and not agreed:
         made = _living.Shrink()
         assert isinstance(made, MPI.Intracomm)
         made.Set_errhandler(MPI.ERRORS_RETURN)
@@ -170,9 +242,23 @@ def shrink() -> int:
         now.Free()
         before.Free()
         _living = made
-        confirmation.confirm({*range(_size)}.difference(_seats))
+        confirmation.confirm({*range(_size + _spares)}.difference(_seats))
         _grow()
+        try:
+            _active, agreed = _of_the_first(_living), True
+        except MPI.Exception:  # another was lost: all have to come out of that call
+            _living.Revoke()
+        if _living.size > _size:
+            agreed = _agree(_living, agreed)
     return count()
+
+
+def note_state() -> None:
+    """Note that this rank has the state of the training."""
+    global _is_new
+    if _is_new:
+        _is_new = False
+        confirmation.say_has_state()
 
 
 def _grow() -> None:
@@ -181,7 +267,7 @@ def _grow() -> None:
     if _living is None or _regrowth is None or not _regrowth.has_way:
         return
     whole = _regrowth.meet(_living, _seats)
-    if _agree(whole is not None) and whole is not None:
+    if _agree(_living, whole is not None) and whole is not None:
         _living, _seats = whole, _regrowth.joined(_seats)
     else:
         _regrowth.drop()

@@ -57,19 +57,12 @@ def init(
             _find_again(world, sets)
             return False
         settings = Settings.read(name=name)
-        own = _communicator(comm, settings)
-        world = World(own, _topology(own, settings), settings, kernels)
-        if world.topology.rank == 0 and settings.timeline not in ("", DYNAMIC):
-            world.timeline = _timeline(world, settings.timeline, settings.timeline_mark_cycles)
-        elif settings.profile:
-            world.timeline = _part_of_profile(world)
-        try:
-            world.form(0)
-            call = f"init(process_sets=[{', '.join(map(_spell, sets))}])"
-            world.add(sets, [_members(each, own) for each in sets], call)
-        except BaseException:
-            world.end()
-            raise
+        while world is None:
+            try:
+                world = _formed(comm, sets, kernels, settings)
+            except Exception as error:
+                if not survivors.begin_again(error):
+                    raise
         global_process_set.ranks = list(world.ranks[0])
         global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
         registry.standing = world
@@ -225,7 +218,8 @@ def promised_world() -> MPI.Intracomm:
     from mpi4py import MPI
 
     world, library = MPI.COMM_WORLD, MPI.Get_library_version().partition("\n")[0].strip("\0 ")
-    check_world(world.rank, world.size, library, os.environ)
+    spares = int(os.environ.get(survivors.SPARES) or 0)
+    check_world(world.rank, world.size - spares, library, os.environ)
     return world
 
 
@@ -302,12 +296,14 @@ def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> 
 
     start_mpi("hvd.init()")
     if comm is not None and not isinstance(comm, Iterable):
+        survivors.refuse_spares("hvd.init() for a communicator")
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ValueError("comm must be a list of ranks or an mpi4py communicator.")
         return _duplicate(comm, settings)
     ranks = list(comm or ())
     if not ranks and survivors.is_elastic():
         return _duplicate(survivors.living(promised_world), settings)
+    survivors.refuse_spares("hvd.init() for some of the ranks")
     world = promised_world()
     if not ranks:
         return _duplicate(world, settings)
@@ -321,6 +317,28 @@ def _communicator(comm: Sequence[int] | MPI.Comm | None, settings: Settings) -> 
     made = world.Create_group(group, _TAG)
     group.Free()
     return made
+
+
+def _formed(
+    comm: Sequence[int] | MPI.Comm | None,
+    sets: list[ProcessSet],
+    kernels: Kernels,
+    settings: Settings,
+) -> World:
+    own = _communicator(comm, settings)
+    world = World(own, _topology(own, settings), settings, kernels)
+    if world.topology.rank == 0 and settings.timeline not in ("", DYNAMIC):
+        world.timeline = _timeline(world, settings.timeline, settings.timeline_mark_cycles)
+    elif settings.profile:
+        world.timeline = _part_of_profile(world)
+    try:
+        world.form(0)
+        call = f"init(process_sets=[{', '.join(map(_spell, sets))}])"
+        world.add(sets, [_members(each, own) for each in sets], call)
+    except BaseException:
+        world.end()
+        raise
+    return world
 
 
 def _duplicate(comm: MPI.Intracomm, settings: Settings) -> MPI.Intracomm:

@@ -52,6 +52,8 @@ class _Network:
     """The communicator of LightGBM's, and the functions that it calls."""
 
     def __init__(self) -> None:
+        if os.environ.get("SHANTY_SPARES"):
+            raise WorldError("LightGBM has no use for --spares: start the run without them.")
         self.comm = MPI.COMM_WORLD.Dup()
         self.departures = Departures(self.comm)
         self.failed = False  # a rank has left a training that others went on with

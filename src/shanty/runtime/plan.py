@@ -106,6 +106,7 @@ class Limits(Record):
     retries: int = 0
     alone: str = "warn"
     elastic: Optional[int] = None
+    spares: int = 0
 
 
 class Leftovers(Record):
@@ -180,8 +181,13 @@ class Plan(Record):
 
     @property
     def ranks(self) -> Optional[int]:
-        """How many ranks the launcher starts; None where the user's own line says it."""
+        """How many processes the launcher starts; None where the user's own line says it."""
         return None if self.raw else self.attempt.ranks
+
+    @property
+    def trainers(self) -> Optional[int]:
+        """How many of them are ranks, and not spares."""
+        return None if self.ranks is None else self.ranks - self.limits.spares
 
     @property
     def may_try_again(self) -> bool:

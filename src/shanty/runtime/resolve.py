@@ -83,7 +83,13 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
     """
     layout = layout_of(job, nodes, settings.networks)
     if job.elastic is not None:
-        check_elastic(job, nodes[0].installation.flavour, layout.ranks)
+        check_elastic(job, nodes[0].installation.flavour, (layout.ranks or 0) - job.spares)
+    elif job.spares:
+        raise UsageError(
+            "--spares needs --elastic",
+            "without it a run ends when it loses a rank, so no spare would ever take its place",
+            f"add --elastic: shanty run --elastic --spares {job.spares} -n 4 train.py",
+        )
     if job.warm:
         _check_warm(job, nodes)
     shared_names = namesakes(nodes)
@@ -125,6 +131,12 @@ def check_elastic(job: JobSpec, mpi: str, ranks: Optional[int]) -> None:
             "other MPIs end all ranks when one is lost",
             f"add --mpi {name}; --retries starts again with any MPI",
         )
+    if ranks is not None and ranks < 1:
+        raise UsageError(
+            f"--spares {job.spares} leaves no place for a rank",
+            f"there is room for {ranks + job.spares}, spares among them",
+            "take fewer spares, name more hosts, or give the number of ranks with -n",
+        )
     if ranks is not None and (job.elastic or 1) > ranks:
         raise UsageError(
             f"--elastic={job.elastic} needs more ranks than the {ranks} of this run",
@@ -158,20 +170,21 @@ def leftovers(installation: Installation) -> Leftovers:
 
 
 def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = ()) -> Layout:
-    """How many ranks there are and where they may go; UsageError when they do not fit."""
+    """How many ranks and spares there are and where they may go; UsageError if they do not fit."""
     hosts = tuple(HostSlots(node.address, node.slots) for node in nodes)
     slots = sum(host.slots for host in hosts)
     cpus = job.cpus_per_rank
     room = sum(_room(node, cpus or 1) for node in nodes)
     if not room and max((node.cores for node in nodes if node.slots), default=0) >= (cpus or 1):
         room = 1  # slots may be fewer than cores, as where they are GPUs
-    ranks = job.ranks
+    ranks = job.processes
     if job.ranks_per_host is not None:
         used = [host for host in hosts if host.slots > 0]
         wanted = job.ranks_per_host * len(used)
         if ranks is not None and ranks > wanted:
             raise UsageError(
-                f"{ranks} ranks do not fit with {job.ranks_per_host} a host on {len(used)} hosts",
+                f"{_ranks_with(ranks, None, job.spares)} not fit with {job.ranks_per_host} a host "
+                f"on {len(used)} hosts",
                 fix="name more hosts, or leave -n or --ranks-per-host out",
             )
         ranks = ranks or wanted
@@ -181,9 +194,11 @@ def layout_of(job: JobSpec, nodes: Sequence[Node], networks: Tuple[str, ...] = (
         size = counted(slots, "core" if [slots] == [node.cores for node in nodes] else "slot")
         if len(hosts) > 1:
             size += f" of {len(hosts)} hosts"
-        less = f"-n {room}" if room else f"-c {max(node.cores for node in nodes)}"
+        less = f"-n {room - job.spares}"
+        if room <= job.spares:
+            less = "fewer spares" if room else f"-c {max(node.cores for node in nodes)}"
         raise UsageError(
-            f"{_ranks_with(ranks, cpus)} not fit on {size}",
+            f"{_ranks_with(ranks, cpus, job.spares)} not fit on {size}",
             _shortage(nodes, ranks),
             f"take {less}, or --oversubscribe to run {'it' if ranks == 1 else 'them'} all the same",
         )
@@ -225,8 +240,11 @@ def _room(node: Node, cpus: int) -> int:
     return min(node.slots, node.cores // cpus) if node.gpus else node.slots // cpus
 
 
-def _ranks_with(ranks: int, cpus: Optional[int]) -> str:
-    """The beginning of "… not fit on HOST"."""
+def _ranks_with(ranks: int, cpus: Optional[int], spares: int = 0) -> str:
+    """The beginning of "… not fit on HOST"; spares: how many of the ranks are some."""
+    if spares:
+        each = f", with {counted(cpus, 'cpu')} each," if cpus else ""
+        return f"{counted(ranks - spares, 'rank')} and {counted(spares, 'spare')}{each} do"
     if ranks == 1:
         return f"a rank with {counted(cpus or 1, 'cpu')} does"
     each = f" with {counted(cpus, 'cpu')} each" if cpus else ""
@@ -370,6 +388,8 @@ def _ours(job: JobSpec, node: Node, layout: Layout, settings: AttemptSettings) -
         values["SHANTY_NO_TTY"] = "1"
     if job.elastic is not None:
         values["SHANTY_ELASTIC"] = str(job.elastic)
+        if job.spares:
+            values["SHANTY_SPARES"] = str(job.spares)
         start = rank_prefix(node.boot, settings.scratch if settings.scripted else "")
         program = _program(job, "" if settings.scripted else node.python)
         values["SHANTY_RANK_START"] = shlex.join([*start, SEATS, *program])

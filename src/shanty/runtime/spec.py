@@ -66,6 +66,7 @@ class JobSpec:
     TensorFlow 1. `log_to` is where else the values go that a script logs: tensorboard, mlflow,
     wandb. `profile`: a trace of all ranks is made. `no_tty`: programs write into pipes. `elastic`
     is the number of ranks with which the run goes on when others are lost; None: it ends then.
+    `spares` are processes beside its ranks, which wait for the places of lost ones.
     Ranks are forked from a Python on their host that has the modules `warm` imported.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:
@@ -128,6 +129,12 @@ class JobSpec:
     no_tty: bool = False
     elastic: Optional[int] = None
     warm: Tuple[str, ...] = ()
+    spares: int = 0
+
+    @property
+    def processes(self) -> Optional[int]:
+        """How many the launcher starts: ranks and spares; None where it is not known yet."""
+        return self.ranks + self.spares if self.ranks else None
 
     @property
     def secrets(self) -> Tuple[str, ...]:
@@ -240,7 +247,8 @@ class Status:
     the hosts that their kernels counted, with its fix. `attempt` counts from 1; `reason` is why
     there is another one, or why the run has no hosts yet. `trouble` is a problem with
     the connection to a run that goes on. `lost` says which ranks an elastic run has lost, and why,
-    `returned` which of them were started again.
+    `returned` which of them were started again, or had their places taken by one of its `spares`,
+    which are counted apart from the ranks.
 
     A clock with the date may jump, so durations are measured by clocks that never do: `born` is
     the time since the submitting machine was `boot`ed, at `created`; `began` is that of the lead
@@ -266,16 +274,17 @@ class Status:
     trouble: str = ""
     lost: Tuple[str, ...] = ()
     returned: Tuple[str, ...] = ()
+    spares: int = 0
     born: Optional[float] = None
     boot: str = ""
     began: Optional[float] = None
     lasted: Optional[float] = None
 
     @classmethod
-    def new(cls, ranks: Optional[int]) -> Status:
+    def new(cls, ranks: Optional[int], spares: int = 0) -> Status:
         """The status of a run that is being made here, now."""
         now, born, boot = time.time(), time.monotonic(), platform.boot_id()
-        return cls(created=now, ranks=ranks, born=born, boot=boot)
+        return cls(created=now, ranks=ranks, spares=spares, born=born, boot=boot)
 
     def took(self) -> float:
         """Seconds from its start to its end; from its creation to now while it goes on."""
@@ -298,7 +307,7 @@ class Status:
         known["state"] = State(known.get("state"))
         numbers = (
             *("created", "started", "ended", "ranks", "up", "joined", "exit_code", "stalled"),
-            *("born", "began", "lasted"),
+            *("spares", "born", "began", "lasted"),
         )
         for key in numbers:
             if not isinstance(known.get(key), (int, float, type(None))):

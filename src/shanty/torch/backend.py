@@ -77,6 +77,7 @@ def _world() -> MPI.Intracomm:
     """MPI_COMM_WORLD, started if need be, with its thread level and size checked; in an elastic run
     what is left of it.
     """
+    survivors.refuse_spares('init_process_group("mpi")')
     start_mpi('init_process_group("mpi")', serialized=True)
     world = survivors.living(promised_world) if survivors.is_elastic() else promised_world()
     whole = c10d.GroupMember.WORLD  # of another backend, beside which this one is used

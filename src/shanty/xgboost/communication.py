@@ -303,6 +303,8 @@ def _own_mpi() -> MPI.Intracomm:
     if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     world = MPI.COMM_WORLD
+    if os.environ.get("SHANTY_SPARES"):
+        raise WorldError("XGBoost has no use for --spares: start the run without them.")
     promised = os.environ.get("WORLD_SIZE", "") if RUN_DIR in os.environ else str(shanty.size())
     if promised.isdigit() and int(promised) not in (1, world.size):
         library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")

@@ -87,3 +87,33 @@ def test_every_host_is_told_of_a_script_of_tensorflow_1() -> None:
     for job, told in ((JobSpec(Program(("x",)), tf1=True), "1"), (JobSpec(Program(("x",))), "")):
         attempt = resolve(job, nodes, settings)
         assert [each.environment.own.get("SHANTY_TF1", "") for each in attempt.nodes] == [told] * 2
+
+
+def test_spares_take_slots_as_ranks_do() -> None:
+    script = Program(("x",))
+    assert planned(JobSpec(script, ranks=3, spares=1), 2, 2).ranks == 4
+    assert planned(JobSpec(script, ranks_per_host=1, spares=1), 2, 2, 2).ranks == 3  # all of them
+    with pytest.raises(UsageError) as error:
+        planned(JobSpec(script, ranks=4, spares=1), 2, 2)
+    assert error.value.what == "4 ranks and 1 spare do not fit on 4 slots of 2 hosts"
+    assert error.value.fix.startswith("take -n 3, or --oversubscribe")
+    with pytest.raises(UsageError, match="1 rank and 2 spares do not fit with 1 a host on 2 hosts"):
+        planned(JobSpec(script, ranks=1, ranks_per_host=1, spares=2), 2, 2)
+
+
+@pytest.mark.parametrize(
+    "wanted, said",
+    [
+        ({"spares": 1}, "--spares needs --elastic"),
+        ({"spares": 2, "elastic": 1}, "--spares 2 leaves no place for a rank"),
+        ({"spares": 1, "elastic": 3, "ranks": 2}, "--elastic=3 needs more ranks than the 2"),
+    ],
+)
+def test_spares_that_cannot_be_are_refused(wanted: dict[str, int], said: str) -> None:
+    settings = AttemptSettings("id", "/tmp/x", False, 1 << 20, {})
+    installation = {"flavour": "openmpi5", "version": "5.0.11", "prefix": "/o"}
+    installation.update(launcher="/o/bin/mpirun", library="/o/lib/libmpi.so.40", origin="wheel")
+    job = JobSpec(Program(("x",)), oversubscribe="ranks" in wanted, **wanted)
+    with pytest.raises(UsageError) as error:
+        resolve(job, [node(0, 2)._replace(mpi=installation)], settings)
+    assert error.value.what.startswith(said)

@@ -130,6 +130,12 @@ def _from_terminal() -> tuple[int, Callable[[], None]]:
     return source, handed_over
 
 
+def ranks_there(status: Status) -> str:
+    """Write how many ranks and spares an elastic run has left."""
+    ranks = f"{status.up} of {counted(status.ranks or 0, 'rank')}"
+    return f"{ranks} and {counted(status.spares, 'spare')}" if status.spares else ranks
+
+
 class StatusLine:
     """Shows how long a run is on, with how many ranks, and how far it is, on the last line.
 
@@ -159,7 +165,7 @@ class StatusLine:
             else f"{counted(status.up, 'rank')} up"
         )
         if status.lost:
-            ranks = f"{status.up} of {counted(status.ranks or 0, 'rank')}"
+            ranks = ranks_there(status)
         if status.joined and status.state is State.STARTING:
             ranks += f", {status.joined} joined"
         state = status.state.value if status.stalled is None else "stalled"

@@ -11,12 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from shanty.client.context import note
-from shanty.client.terminal.display import Interrupts, Show, StatusLine
+from shanty.client.terminal.display import Interrupts, Show, StatusLine, ranks_there
 from shanty.client.terminal.table import left_text, progress_text
 from shanty.launch.follow import Follower, JsonPrinter, Printer, standard_printer
 from shanty.launch.targets.registry import Targets
 from shanty.runtime import site
-from shanty.runtime.counted import counted
 from shanty.runtime.errors import ShantyError
 from shanty.runtime.plan import read_plan
 from shanty.runtime.rundir import RunDir, read_json
@@ -139,11 +138,10 @@ class Session:
         if status.not_finite and not before.not_finite:
             self._say("not-finite", status.not_finite, text=status.not_finite)
         for text in status.lost[len(before.lost) :]:
-            left = f"{status.up} of {counted(status.ranks or 0, 'rank')} left"
+            left = f"{ranks_there(status)} left"
             self._say("lost", f"{text}; {left}", text=text, left=status.up)
         for text in status.returned[len(before.returned) :]:
-            there = f"{status.up} of {counted(status.ranks or 0, 'rank')}"
-            self._say("returned", f"{text}; {there}", text=text, up=status.up)
+            self._say("returned", f"{text}; {ranks_there(status)}", text=text, up=status.up)
         if status.network not in ("", before.network):
             self._say("network", status.network, text=status.network)
         if status.state.final or status.stalled not in (None, before.stalled):

@@ -86,7 +86,7 @@ def need_of(
     """
     by_gpus = any(survey["gpus"] for survey in surveys.values())
     ranks: dict[str, int] = {}
-    left = job.ranks
+    left = job.processes
     for host in hosts:
         survey = surveys.get(host.name)
         if survey is None or (host.slots is None and isinstance(job.command, Raw)):

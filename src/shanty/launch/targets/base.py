@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 from shanty.launch.settings import Settings
 from shanty.launch.surroundings import Surroundings as Surroundings  # part of what plug-ins use
 from shanty.runtime import site
+from shanty.runtime.counted import counted
 from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.mpi.installation import Installation
@@ -55,9 +56,13 @@ def mpi_head(installation: Installation, where: str = "") -> tuple[str, str]:
     return "MPI", f"{title}, {where}" if where else f"{title} ({installation.prefix})"
 
 
-def ranks_head(ranks: int | None, otherwise: str = "as the command says") -> tuple[str, str]:
-    """The number of ranks, or what decides it."""
-    return "ranks", str(ranks or otherwise)
+def ranks_head(
+    ranks: int | None, otherwise: str = "as the command says", spares: int = 0
+) -> tuple[str, str]:
+    """The number of ranks, or what decides it. spares: how many of them are some."""
+    if not spares:
+        return "ranks", str(ranks or otherwise)
+    return "ranks", f"{ranks - spares if ranks else otherwise}, and {counted(spares, 'spare')}"
 
 
 def in_workdir(job: JobSpec, argv: Sequence[str]) -> list[str]:
@@ -80,8 +85,8 @@ class Planned:
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks there are to be; None where it is not known yet."""
-        return self.job.ranks
+        """How many ranks there are to be, with spares; None where it is not known yet."""
+        return self.job.processes
 
     def outline(self) -> Outline:
         """What would be run, in parts."""
@@ -199,7 +204,9 @@ def run_folder(
                 write_json(run.job, job.to_json())
                 if where is not None:
                     site.write(run, where)
-                write_json(run.status, Status.new(ranks).to_json())
+                write_json(
+                    run.status, Status.new(ranks and ranks - job.spares, job.spares).to_json()
+                )
         yield job
     except BaseException:  # Ctrl-C too
         if not waited:
@@ -242,11 +249,12 @@ def plan_of(
             retries=job.retries,
             alone=job.alone or settings.alone,
             elastic=job.elastic,
+            spares=job.spares,
         ),
         leftovers=leftovers(nodes[0].installation),
         scratch=scratch or scratch_of(run),
         scripted=not scratch,
-        attempt=Attempt(tuple(nodes), (), {"ranks": job.ranks}, {}, {}, {}),
+        attempt=Attempt(tuple(nodes), (), {"ranks": job.processes}, {}, {}, {}),
         waits=True,
     )
 

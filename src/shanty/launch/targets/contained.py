@@ -68,7 +68,7 @@ class ContainedPlan(LocalPlan):
             mpi_head(node.installation, where),
             ("image", f"{self.image.name}, by {self.image.container.engine}"),
             ("hosts", f"{node.name} ({counted(node.slots, 'slot')})"),
-            ranks_head(self.ranks),
+            ranks_head(self.ranks, spares=self.job.spares),
         ]
         return Outline(heads, in_workdir(self.job, self.plan.attempt.argv))
 

@@ -126,6 +126,12 @@ class KubernetesTarget:
                 f"--mount {wrong[0]} is a folder, and pods have none of this machine's",
                 fix="mount a claim: --mount pvc:NAME:/data; the workspace comes by itself",
             )
+        if job.spares:
+            raise UsageError(
+                "--spares does not work on Kubernetes",
+                "a run has pods for its ranks only",
+                "leave it out; --elastic works there without spares",
+            )
         if job.ranks is not None and not isinstance(job.command, Raw):
             pods, slots = objects.pods_of(job), objects.slots_of(job)
             if not pods <= job.ranks <= pods * slots:

@@ -69,7 +69,7 @@ class LocalPlan(Planned):
         heads = [
             mpi_head(node.installation),
             ("hosts", f"{node.address} ({counted(node.slots, 'slot')})"),
-            ranks_head(layout.ranks),
+            ranks_head(layout.ranks, spares=self.job.spares),
             ("python", node.python),
         ]
         script = [
@@ -152,7 +152,7 @@ def survey(job: JobSpec, here: Surroundings) -> Facts:
 
 def place_here(cores: int, job: JobSpec) -> HostPlace:
     """This machine as a host of a run."""
-    slots = max(cores, job.ranks or 0) if job.oversubscribe else cores
+    slots = max(cores, job.processes or 0) if job.oversubscribe else cores
     limit = platform.limit_on_cores()
     return HostPlace(os.uname().nodename, "localhost", slots, cores, limit=limit)
 

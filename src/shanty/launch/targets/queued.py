@@ -61,7 +61,7 @@ class QueuedPlan(Planned):
         heads = [
             mpi_head(node.installation),
             ("hosts", f"as {self.queue.scheme} gives them"),
-            ranks_head(self.ranks, "as the hosts have slots"),
+            ranks_head(self.ranks, "as the hosts have slots", self.job.spares),
             ("python", node.python),
         ]
         return Outline(heads, in_workdir(self.job, self.job.words()))

@@ -168,7 +168,7 @@ class AllocationPlan(Planned):
             *([("image", self.job.image)] if self.job.image else []),
             *(("host", f"{host['name']}: {counted(host['slots'], 'slot')}") for host in self.hosts),
             ("job", f"{number} of Slurm's"),
-            ranks_head(self.ranks),
+            ranks_head(self.ranks, spares=self.job.spares),
             ("python", node.python),
         ]
         return Outline(heads, in_workdir(self.job, self.job.words()))

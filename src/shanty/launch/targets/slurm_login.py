@@ -63,7 +63,7 @@ class LoginPlan(Planned):
         heads = [
             mpi_head(self.installation, f"put on {name}"),
             ("hosts", f"as slurm on {name} gives them"),
-            ranks_head(self.ranks, "as the hosts have slots"),
+            ranks_head(self.ranks, "as the hosts have slots", self.job.spares),
             ("sbatch", shlex.join(self.request)),
         ]
         return Outline(heads, [shlex.join(self.job.words())])
@@ -113,7 +113,7 @@ class SlurmLogin:
         run, client = planned.run, planned.client
         host = client.host
         where = Site("slurm", (host,))
-        with run_folder(run, planned.job, planned.job.ranks, where) as job:
+        with run_folder(run, planned.job, planned.ranks, where) as job:
             plan = waiting_plan(job, run, self.here.settings, self.prepared(planned))
             write_json(run.plan, plan.to_json())
             try:

@@ -227,9 +227,10 @@ class Controller:
         """Take a rank's report."""
         now = time.monotonic()
         name = report.world
+        spares = self.plan.limits.spares if name == TOP else 0
         if name not in self.worlds:
             expected = self.plan.ranks if name == TOP else None
-            self.worlds[name] = MpiWorld(expected, self.launcher)
+            self.worlds[name] = MpiWorld(expected, self.launcher, spares)
         world = self.worlds[name]
         if self.elastic is not None and name == TOP:
             taken = self.elastic.take(report)
@@ -248,7 +249,8 @@ class Controller:
                 self._links = LinkCheck(nodes, 0, now, self.tell_host, QUICK)
                 self._doubt = now + _DOUBT
         self.event("rank-" + report.event, report=report.values)
-        changed: Dict[str, Any] = {"ranks": world.expected, "up": world.up, "joined": world.joined}
+        changed: Dict[str, Any] = {"up": world.up, "joined": world.joined}
+        changed["ranks"] = world.expected and world.expected - spares
         texts = (each.not_finite.text() for each in self.worlds.values())
         changed["not_finite"] = "; ".join(filter(None, texts))
         if world.complete and self.status_file.status.state is State.STARTING:
@@ -269,7 +271,7 @@ class Controller:
         if self.elastic is not None:
             self.elastic.kill(ranks, "it hung", why)
 
-    def lost(self, failure: Failure, up: int) -> None:
+    def lost(self, failure: Failure, up: int, spares: int) -> None:
         """Report that an elastic run has lost ranks, unless it ends all of them itself."""
         if self.ending:
             return
@@ -278,14 +280,14 @@ class Controller:
         at = time.strftime("%H:%M:%S")
         why = f": {failure.why}" if failure.why else ""
         texts = (*self.status_file.status.lost, f"{failure.what}{why} ({at})")
-        self.status_file.write(lost=texts, up=up, stalled=None)
+        self.status_file.write(lost=texts, up=up, spares=spares, stalled=None)
 
-    def returned(self, rank: str, up: int) -> None:
-        """Report that a rank of an elastic run was started again, and that `up` are there now."""
-        text = f"{rank} was started again and has joined ({time.strftime('%H:%M:%S')})"
+    def returned(self, text: str, up: int, spares: int) -> None:
+        """Report that a place in an elastic run was taken again, and that `up` are there now."""
+        text = f"{text} ({time.strftime('%H:%M:%S')})"
         self.event("returned", text=text)
         known = (*self.status_file.status.returned, text)
-        self.status_file.write(returned=known, up=up)
+        self.status_file.write(returned=known, up=up, spares=spares)
 
     def _flush_reports(self, name: str) -> None:
         """Ask every host for the reports of its ranks from before a failure in this world."""
@@ -567,8 +569,8 @@ class Controller:
         reason = f"attempt {number} of {most} on {', '.join(hosts)}: {failure.what}"
         self.event("attempt", number=number, hosts=hosts, failure=failure.__dict__)
         self.status_file.write(
-            state=State.STARTING, attempt=number, reason=reason, ranks=plan.ranks, up=0, joined=0,
-            stalled=None,
+            state=State.STARTING, attempt=number, reason=reason, ranks=plan.trainers, up=0,
+            joined=0, spares=plan.limits.spares, stalled=None,
         )  # fmt: skip
         return True
 

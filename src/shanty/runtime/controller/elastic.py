@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import FrozenSet, Optional, Sequence, Set
+from typing import Dict, FrozenSet, List, Optional, Sequence, Set
 
 from shanty.runtime import messages
 from shanty.runtime.controller.membership import Confirmed, Membership
@@ -44,7 +44,11 @@ class Elastic:
         self._told = 0  # losses
         self._hosts_lost = self._replaced = False
         self._starting: Set[int] = set()  # ranks that take the place of lost ones
+        self._released = False  # the spares may end
+        self._vacant: List[int] = []  # lost ones of these whose place is vacant
+        self._place_of: Dict[int, int] = {}  # of spares: the lost rank
         self.losses = world.tolerate(least)
+        self._active = frozenset(range(self.losses.size))  # ranks that train
         if workers is not None:
             workers.tolerate()
 
@@ -66,6 +70,9 @@ class Elastic:
             if report.rank in self._world.running and report.rank not in self._starting:
                 self.kill([report.rank], "it did not react to the loss of others", losses.UNAWARE)
             return None
+        if report.event == "has-state":
+            self._take_place(report.rank)
+            return None
         word = report.text("word")
         if report.event == "membership":
             self._membership.ask(report.rank, self._all - _numbers(word))
@@ -83,11 +90,20 @@ class Elastic:
             self._replaced = True
         elif rank in self._starting and report.event == "joined":
             self._starting.discard(rank)
-            up = self._world.up + 1
-            self._actions.returned(f"rank {rank} on {self._world.ranks[rank].host}", up)
+            name = f"rank {rank} on {self._world.ranks[rank].host}"
+            text = f"{name} was started again and has joined"
+            self._actions.returned(text, self._world.up + 1, len(self._world.spares))
         else:
             return rank in self._starting
         return True
+
+    def _take_place(self, rank: int) -> None:
+        """Report that a spare trains, if this is one."""
+        if rank in self.losses.fresh:
+            self.losses.fresh.discard(rank)
+            name = f"rank {rank} (spare) on {self._world.ranks[rank].host}"
+            text = f"{name} took the place of rank {self._place_of[rank]}"
+            self._actions.returned(text, self._world.up, len(self._world.spares))
 
     def _dismiss(self) -> None:
         """End the ranks that were started again and have not joined."""
@@ -120,10 +136,16 @@ class Elastic:
             failure = self.losses.failures[self._told]
             new = self.losses.failures[self._told :]
             self._told += new.count(failure)  # those of one host are equal
-            self._actions.lost(failure, self._world.up)
+            self._actions.lost(failure, self._world.up, len(self._world.spares))
         living = set(self._world.running) - self.losses.gone
         if not living:  # the training has ended without them
             self._dismiss()
+        spares = self._world.spares
+        if spares and not self._released:
+            left = (rank.rank for rank in self._world.ranks.values() if rank.leaves)
+            self._released = not spares.issuperset(left)
+            if self._released:
+                self._actions.tell(messages.TellRanks(tuple(sorted(spares)), "over"))
         confirmed = self._membership.decide(living, now)
         if confirmed is not None:
             self._go_on(confirmed)
@@ -142,6 +164,14 @@ class Elastic:
         if others:
             self.kill(others, "the others went on without it", "MPI had lost touch with it")
             self._exit(others)
+        waiting = self._world.spares & confirmed.group
+        places = self.losses.size - len(confirmed.group - waiting)
+        chosen = sorted(waiting)[: max(0, places)]  # as in `survivors`
+        self._world.spares.difference_update(chosen)
+        self.losses.fresh.update(chosen)
+        self._vacant.extend(sorted(self._active - confirmed.group))
+        self._place_of.update((spare, self._vacant.pop(0)) for spare in chosen)
+        self._active = confirmed.group - self._world.spares
         without = ",".join(map(str, sorted(self._all - confirmed.group)))
         self._actions.event("membership", ranks=sorted(confirmed.group))
         self._actions.tell(messages.TellRanks(tuple(self._world.running), f"confirmed {without}"))

@@ -19,35 +19,56 @@ _SCRIPTS = (
 
 
 class Losses:
-    """The losses of one world, which goes on while `least` ranks are left."""
+    """The losses of one world of `size` ranks, which goes on while `least` of them are left.
 
-    def __init__(self, least: int) -> None:
+    `spares` are the ranks beside them that wait for the places of lost ones.
+    """
+
+    def __init__(self, least: int, size: int, spares: Set[int]) -> None:
         self.least = least
+        self.size = size
+        self._spares = spares
+        self.fresh: Set[int] = set()  # that have one, and have not got the training's state yet
         self.failures: List[Failure] = []  # in their order
         self.gone: Set[int] = set()  # ranks that were lost, and have not come back
         self.explained: Dict[int, Failure] = {}  # of ranks that are ended, or are on a lost host
 
+    @property
+    def out(self) -> Set[int]:
+        """The ranks that do not train."""
+        return self.gone | self.fresh
+
     def add(self, rank: int, failure: Failure) -> None:
         """Note why a rank was lost."""
+        failure = self.explained.pop(rank, failure)
+        if rank in self._spares:
+            self._spares.discard(rank)
+            what = failure.what.replace(f"rank {rank} ", f"rank {rank} (spare) ", 1)
+            failure = replace(failure, what=what)
         self.gone.add(rank)
-        self.failures.append(self.explained.pop(rank, failure))
+        self.fresh.discard(rank)
+        self.failures.append(failure)
 
     def verdict(self, expected: int) -> Optional[Failure]:
-        """Return why a world of `expected` ranks has to end; None while it goes on."""
-        left = expected - len(self.gone)
+        """Return why a world of `expected` ranks and spares has to end; None while it goes on."""
+        left = min(self.size, expected - len(self.gone))
         own = [each for each in self.failures if not any(word in each.why for word in _CAUSED)]
         causes = Counter(each.why for each in own if each.cause != HOST and each.why)
         cause, many = causes.most_common(1)[0] if causes else ("", 0)
         if many >= _SAME:
             first = next(each for each in self.failures if each.why == cause)
             return replace(first, why=f"{cause}; {many} ranks have been lost to it, so it is a bug")
-        if left >= self.least:
+        new = self._spares | self.fresh
+        if left and self.gone and len(self.gone | new) == expected:
+            first, text = self.failures[-1], "no rank is left that has the state of the training"
+        elif left < self.least:
+            last = self.failures[left - self.size :]
+            first = next((each for each in last if each in own), last[0])
+            needed = f"--elastic={self.least} needs {self.least}"
+            text = f"{left} of {self.size} ranks are left, and {needed}"
+            if len(own) < len(self.failures):
+                text += "; the others could not go on without it"
+                first = replace(first, fix=_SCRIPTS)
+        else:
             return None
-        last = self.failures[-len(self.gone) :]
-        first = next((each for each in last if each in own), last[0])
-        needed = f"--elastic={self.least} needs {self.least}"
-        text = f"{left} of {expected} ranks are left, and {needed}"
-        if len(own) < len(self.failures):
-            text += "; the others could not go on without it"
-            first = replace(first, fix=_SCRIPTS)
         return replace(first, why=f"{first.why}; {text}" if first.why else text)

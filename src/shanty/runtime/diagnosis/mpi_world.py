@@ -44,6 +44,7 @@ class Rank:
     loaded_only: bool = False  # the library is there, but MPI_Init may not have been reached
     linked: bool = False  # it is a compiled program that names the library
     probed: bool = False  # it joined for a package that only looks whether there is an MPI
+    leaves: bool = False  # it has called MPI_Finalize, which waits for all
     finalized: bool = False
     finished: Optional[float] = None  # when its script came to its end
     spawning: bool = False  # it has asked MPI for processes of its own
@@ -67,8 +68,9 @@ class Rank:
 class MpiWorld:
     """The ranks that one launcher started."""
 
-    def __init__(self, expected: Optional[int], launcher: Installation) -> None:
-        self.expected = expected
+    def __init__(self, expected: Optional[int], launcher: Installation, spares: int = 0) -> None:
+        self.expected = expected  # processes: ranks and spares
+        self.spares = set(range((expected or 0) - spares, expected or 0))  # that wait for a place
         self.launcher = launcher
         self.ranks: Dict[int, Rank] = {}
         self.mismatch: Optional[Failure] = None
@@ -132,8 +134,8 @@ class MpiWorld:
             rank.forked = report.text("place")
         elif event == "finished":
             rank.finished = report.number("at", now)
-        elif event == "finalized":
-            rank.finalized = True
+        elif event in ("leaving", "finalized"):
+            rank.leaves, rank.finalized = True, event == "finalized"
         elif event == "failed":
             rank.code, rank.why = report.whole("code"), report.text("why")
             rank.fix, rank.place = report.text("fix"), report.text("place")
@@ -161,7 +163,8 @@ class MpiWorld:
 
     def tolerate(self, least: int) -> Losses:
         """Go on while `least` ranks are left, now that all have joined."""
-        self.losses, self._first_failure = Losses(least), None
+        size = (self.expected or 0) - len(self.spares)
+        self.losses, self._first_failure = Losses(least, size, self.spares), None
         for rank in self.ranks.values():
             if rank.ended is not None:
                 self._lose(rank)
@@ -198,7 +201,8 @@ class MpiWorld:
         rank.library, rank.library_flavour = report.text("path"), flavour
         size, number = report.whole("mpi_size"), report.whole("mpi_rank")
         wanted = self.expected if self.expected is not None else size
-        if (size != wanted or number != rank.rank) and not self.mismatch:
+        misfit = (size, number) != (wanted, rank.rank) and not self.is_gone(rank.rank)
+        if misfit and not self.mismatch:
             alone = "a world of its own" if size == 1 else f"a world of {size}"
             title = FLAVOURS[flavour].title if flavour in FLAVOURS else report.text("library")
             self.mismatch = self._mixed(
@@ -255,8 +259,9 @@ class MpiWorld:
 
     @property
     def up(self) -> int:
-        """The number of ranks that have started, and were not lost since."""
-        return self.started - (len(self.losses.gone) if self.losses is not None else 0)
+        """The number of ranks, without spares, that have started, and were not lost since."""
+        gone = self.spares | self.losses.out if self.losses is not None else self.spares
+        return sum(bool(rank.started) for rank in self.ranks.values() if rank.rank not in gone)
 
     @property
     def running(self) -> List[int]:
@@ -271,7 +276,7 @@ class MpiWorld:
     @property
     def joined(self) -> int:
         """The number of ranks that MPI, or the library they have mapped, shows in the world."""
-        return sum(1 for rank in self.ranks.values() if self._is_joined(rank))
+        return sum(self._is_joined(r) and r.rank not in self.spares for r in self.ranks.values())
 
     @property
     def united(self) -> bool:
@@ -392,11 +397,8 @@ class MpiWorld:
 
     def waiting_in_init(self) -> List[int]:
         """The ranks that have loaded their MPI and have not come through MPI_Init."""
-        return [
-            rank.rank
-            for rank in self.ranks.values()
-            if rank.loaded_only and rank.joined is None and rank.ended is None
-        ]
+        ranks = self.ranks.values()
+        return [r.rank for r in ranks if r.loaded_only and r.joined is None and r.ended is None]
 
     def deadline(self) -> Optional[float]:
         """The time at which `verdict` may change without a report; None when it cannot."""

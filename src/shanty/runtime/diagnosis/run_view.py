@@ -55,11 +55,11 @@ class Actions(Protocol):
     def kill_hung(self, ranks: Sequence[int], why: str) -> None:
         """End ranks of an elastic run that hang."""
 
-    def lost(self, failure: Failure, up: int) -> None:
-        """Report that an elastic run has lost ranks; `up` are left."""
+    def lost(self, failure: Failure, up: int, spares: int) -> None:
+        """Report that an elastic run has lost ranks; `up` are left, and so many spares."""
 
-    def returned(self, rank: str, up: int) -> None:
-        """Report that a rank of an elastic run was started again, and that `up` are there now."""
+    def returned(self, text: str, up: int, spares: int) -> None:
+        """Report that a place in an elastic run was taken again, and that `up` are there now."""
 
     def ask_stacks(self) -> List[Dict[str, Any]]:
         """Return the stacks of every rank, with the MPI call it is in."""

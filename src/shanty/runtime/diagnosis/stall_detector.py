@@ -254,8 +254,11 @@ class StallDetector:
         """Returns the ranks of a world as they were seen last, with the rendezvous they wait in."""
         now = time.monotonic()
         meetings = view.worlds[world].meetings if world in view.worlds else {}
+        spares = view.worlds[world].spares if world in view.worlds else ()
         found = []
         for state in self.newest_states():
+            if state.rank in spares and state.state not in _STOPPED:
+                continue  # it sleeps
             if state.world == world:
                 meeting = meetings.get(state.rank)
                 if meeting is not None:
@@ -275,7 +278,8 @@ class StallDetector:
         forked = {rank.rank: rank.forked for rank in known.ranks.values() if rank.forked}
         lost = known.losses.gone if known.losses is not None else ()
         ended = {rank: host for rank, host in ended.items() if rank not in lost}
-        size = (known.expected or 0) - len(lost)
+        asleep = known.spares.difference(state.rank for state in ranks)
+        size = (known.expected or 0) - len(lost) - len(asleep)
         ranks = [state for state in ranks if state.rank not in lost]
         many = Counter(state.host for state in ranks)
         standings = [

@@ -193,7 +193,14 @@ class OpenMPI5(OpenMPI):
     without_cma = (("OMPI_MCA_smsc", "^cma"),)
     oversubscribed = (("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),)
     # The slots of ranks that were lost remain taken for those that are started in their place.
-    elastic = (("OMPI_MCA_async_mpi_finalize", "1"), *tcp_and_memory, *oversubscribed)
+    # A connection that is made only after a loss needs the launcher, and waits for a host that is
+    # cut off: MPI_Comm_revoke hung in a rank that had lost three hosts at once.
+    elastic = (
+        ("OMPI_MCA_async_mpi_finalize", "1"),
+        ("OMPI_MCA_mpi_preconnect_mpi", "1"),
+        *tcp_and_memory,
+        *oversubscribed,
+    )
     segment_variables = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
     prefix_variables = ("OPAL_PREFIX",)
     radix_variable = "PRTE_MCA_rml_base_radix"

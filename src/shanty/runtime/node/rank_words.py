@@ -6,6 +6,7 @@ they are kept here.
     lost 2,3        these ranks are lost
     confirmed 2,3   go on without these, as asked (the report "membership")
     unstarted 2     the rank that was started again has ended before it joined
+    over            the training has ended: a spare may end as well
 """
 
 from __future__ import annotations

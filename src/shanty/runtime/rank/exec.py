@@ -69,6 +69,12 @@ def main(argv: list[str]) -> int:
     local_size = processes.number(environ, processes.LOCAL_SIZE) or 1
     if argv[0].startswith(_SEATS):  # on one machine
         rank, size = local, local_size = _take_seat(argv.pop(0), rank)
+    if local_size < size:
+        environ.pop("SHANTY_RANK_START", None)  # over hosts, no rank is started again
+    started = size  # with the spares
+    if environ.get("SHANTY_SPARES"):  # which are the last
+        size -= int(environ["SHANTY_SPARES"])
+        local_size = min(local_size, size - rank + local) if rank - local < size else local_size
     try:
         channel = reports.open_reports(environ[reports.FIFO])
     except OSError:
@@ -83,7 +89,7 @@ def main(argv: list[str]) -> int:
     environ.setdefault("OMP_NUM_THREADS", threads(environ, local_size))
     _as_torchrun(rank, size, local_size)
     addresses = environ.get("SHANTY_ADDRESSES", "").split(",")
-    if 1 < size <= len(addresses):
+    if 1 < size <= len(addresses) and rank < size:
         environ.setdefault("TF_CONFIG", tensorflow_cluster(addresses[:size], rank))
     pass_by_proxies(environ, addresses)
     if "SLURM_JOB_ID" in environ:
@@ -136,7 +142,7 @@ def main(argv: list[str]) -> int:
         if any(paths):
             environ["PYTHONPATH"] = os.pathsep.join(paths)
     report: dict[str, reports.Value] = {"rank": rank, "world": environ.get("SHANTY_WORLD", "0")}
-    report.update(size=size, local=local, host=os.uname().nodename, exec=os.getpid())
+    report.update(size=started, local=local, host=os.uname().nodename, exec=os.getpid())
     program = _Rank(command, writer, channel, report, folder)
     patience = float(environ.pop("SHANTY_WARM_WAIT", "0"))
     if environ.pop("SHANTY_WARM", "") and command is not argv:

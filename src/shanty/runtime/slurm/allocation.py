@@ -82,7 +82,7 @@ def _asked_for_tasks(environ: Mapping[str, str], job: JobSpec, suffixes: Sequenc
         return False
     if not all(each.isdecimal() for each in asked):
         raise ValueError(f"SLURM_NTASKS is {', '.join(map(repr, asked))}")
-    return job.ranks is None or job.ranks == sum(map(int, asked))
+    return job.ranks is None or job.processes == sum(map(int, asked))
 
 
 def is_in_step(environ: Mapping[str, str]) -> bool:

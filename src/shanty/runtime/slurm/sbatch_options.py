@@ -144,7 +144,7 @@ def of_job(job: JobSpec) -> Request:
         warning = _late(minutes * 60)
     return Request(
         nodes=job.nodes or (line.nodes if line else None),
-        tasks=job.ranks or (line.tasks if line else None),
+        tasks=job.processes or (line.tasks if line else None),
         per_node=job.ranks_per_host or (line.per_node if line else None),
         cpus=job.cpus_per_rank or (line.cpus if line else None) or 1,
         memory=job.memory_per_rank,

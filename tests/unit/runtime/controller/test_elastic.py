@@ -22,8 +22,8 @@ HOSTS = ["lab1", "lab1", "lab2", "lab2", "lab3", "lab3"]
 class Run:
     """An elastic run with two ranks on each of three hosts, without anything behind it."""
 
-    def __init__(self, least: int = 1) -> None:
-        self.world = world_of(6, *HOSTS, launcher=OPENMPI)
+    def __init__(self, least: int = 1, spares: int = 0) -> None:
+        self.world = world_of(6, *HOSTS, launcher=OPENMPI, spares=spares)
         for rank, host in enumerate(HOSTS):
             joined = {"event": "joined", "rank": rank, "mpi_rank": rank, "size": 6, "host": host}
             self.world.report(Report({**joined, "mpi_size": 6, **LIBRARY}), 1.0)
@@ -46,7 +46,8 @@ class Run:
             tell_host=lambda host, order: self.told.append((host, order)),
             event=lambda kind, **more: None,
             heard=lambda message, host: self.report(host=host, **message.report.values),
-            lost=lambda failure, up: self.said.append((f"{failure.what}: {failure.why}", up)),
+            lost=lambda failure, up, _: self.said.append((f"{failure.what}: {failure.why}", up)),
+            returned=lambda text, up, _: self.said.append((text, up)),
         )
         self.elastic = Elastic(
             self.world, least, cast(WorkerLinks, workers), cast(Actions, actions)
@@ -163,3 +164,66 @@ def test_a_rank_that_asks_for_its_place_is_answered_at_once_while_it_has_one() -
     run.told.clear()
     run.report(event="place", rank=2, word="#2", host="lab2")
     assert run.told == []
+
+
+def confirm(run: Run, group: list[int], without: str) -> None:
+    """Let these ranks ask for each other, and the controller answer."""
+    for rank in group:
+        run.report(event="membership", rank=rank, word=without, host=HOSTS[rank])
+    run.elastic.judge(6.0)
+    assert run.told[-1] == ("", messages.TellRanks(tuple(group), f"confirmed {without}"))
+
+
+def test_spares_take_the_places_of_lost_ranks() -> None:
+    run = Run(least=4, spares=2)
+    assert run.world.up == 4
+    run.report(event="exited", rank=1, code=-9, host="lab1")
+    run.elastic.judge(5.0)
+    assert run.said[-1][1] == 3
+    confirm(run, [0, 2, 3, 4, 5], "1")
+    assert (run.world.up, run.world.spares) == (3, {5})  # until the spare has the state
+    run.report(event="has-state", rank=4, host="lab3")
+    assert run.said[-1] == ("rank 4 (spare) on lab3 took the place of rank 1", 4)
+    run.report(event="has-state", rank=4, host="lab3")  # said once
+    run.report(event="exited", rank=4, code=-9, host="lab3")
+    confirm(run, [0, 2, 3, 5], "1,4")
+    run.report(event="has-state", rank=5, host="lab3")
+    assert run.said[-1] == ("rank 5 (spare) on lab3 took the place of rank 4", 4)
+    assert run.world.verdict(9.0) is None  # --elastic counts those that train
+    run.report(event="exited", rank=0, code=-9, host="lab1")
+    failure = run.world.verdict(9.0)
+    assert failure is not None and "3 of 4 ranks are left" in failure.why
+    assert failure.rank == 0  # the places of the others were taken
+
+
+def test_a_spare_that_dies_in_its_sleep_is_missed_by_nobody() -> None:
+    run = Run(least=4, spares=2)
+    run.report(event="exited", rank=4, code=-9, host="lab3")
+    run.elastic.judge(5.0)
+    text = "rank 4 (spare) on lab3 was ended by SIGKILL (someone, or the kernel, killed it): "
+    assert run.said == [(text, 4)]
+    assert run.world.verdict(9.0) is None
+    assert run.world.spares == {5}
+
+
+def test_spares_have_no_state_to_go_on_with() -> None:
+    run = Run(spares=2)
+    for rank in (0, 1, 2):
+        run.report(event="exited", rank=rank, code=-9, host=HOSTS[rank])
+    confirm(run, [3, 4, 5], "0,1,2")
+    assert run.world.verdict(9.0) is None
+    run.report(event="exited", rank=3, code=-9, host="lab2")  # before it has sent them its state
+    failure = run.world.verdict(9.0)
+    assert failure is not None
+    assert failure.why == "no rank is left that has the state of the training"
+
+
+def test_spares_end_with_the_first_rank_that_comes_to_its_end() -> None:
+    run = Run(spares=2)
+    run.report(event="leaving", rank=5, host="lab3")  # its script ended before hvd.init()
+    run.elastic.judge(5.0)
+    assert run.told == []
+    run.report(event="leaving", rank=2, host="lab2")
+    run.elastic.judge(5.0)
+    run.elastic.judge(6.0)
+    assert run.told == [("", messages.TellRanks((4, 5), "over"))]
