@@ -574,6 +574,8 @@ class Controller:
 
     def _finish(self) -> None:
         """Write down how the run ended."""
+        with contextlib.suppress(OSError):
+            self.run_dir.warm.unlink()  # a fork server that waits for another attempt ends
         if (read_json(self.run_dir.job) or {}).get("profile"):
             from shanty.runtime.controller import profile
 

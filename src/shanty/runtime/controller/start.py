@@ -127,5 +127,7 @@ def _fail(run: RunDir, what: str, why: str, fix: str) -> int:
     from shanty.runtime.run_status import conclude
     from shanty.runtime.spec import Failure, State
 
+    with contextlib.suppress(OSError):
+        run.warm.unlink()  # a fork server that waits for this attempt ends
     conclude(run, State.FAILED, Failure(what, why, fix), LaunchError.exit_code)
     return LaunchError.exit_code
