@@ -310,6 +310,7 @@ class Controller:
         if removed is not None:
             self._condemn_launch(removed, FAILURE_GRACE)
         for name, world in self.worlds.items():
+            world.launcher_over = name == TOP and self.outcome.launcher is not None
             verdict = world.verdict(now) if name not in self.outcome.worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):
                 failure = self.outcome.world_ended(name, world, verdict, self._links)
