@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from shanty.runtime import messages, platform
 from shanty.runtime.channel import Channel, readable
-from shanty.runtime.cleanup import end_all, end_container, sweep_after
+from shanty.runtime.cleanup import end_all, end_container, end_waiting, sweep_after
 from shanty.runtime.controller.queue_ending import QueueEnding, grace
 from shanty.runtime.controller.status_file import StatusFile
 from shanty.runtime.controller.verdicts import Outcome
@@ -575,8 +575,7 @@ class Controller:
 
     def _finish(self) -> None:
         """Write down how the run ended."""
-        with contextlib.suppress(OSError):
-            self.run_dir.warm.unlink()  # a fork server that waits for another attempt ends
+        end_waiting(self.run_dir, self.plan)
         if (read_json(self.run_dir.job) or {}).get("profile"):
             from shanty.runtime.controller import profile
 

@@ -126,7 +126,7 @@ class NodeAgent:
         platform.adopt_orphans()
         self.begin()
         # While the launcher is at work: the modules that the end needs at once.
-        from shanty.runtime.cleanup import made_between, sweep
+        from shanty.runtime.cleanup import drop_commits, made_between, sweep
 
         for fd in (wake, self._fifo, self.controller.source):
             self._poll.register(fd, select.POLLIN)
@@ -163,8 +163,11 @@ class NodeAgent:
         removed = sweep(
             self.plan.scratch, self.leftovers, self.plan.leftovers.shared_memory, self.born
         )
+        keep = self.controller.open and self._expects_another()
+        if not keep:
+            drop_commits(self.plan.id)
         if self.fork_server is not None:
-            self.fork_server.leave(keep=self.controller.open and self._expects_another())
+            self.fork_server.leave(keep=keep)
         self.leave(removed)
         heartbeat.end()
 
