@@ -41,6 +41,7 @@ _SHORT = 0.05  # seconds; a commit that is written so fast costs nothing worth s
 _SHARE = 10  # writing takes at most one part in this many of the time
 _WARNING = "SHANTY_WARNING"  # the signal with which a queue warns of an end that is near
 _MOST, _MADE = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"  # set by a run
+_USABLE = "SHANTY_MEMORY"  # set by a run: the bytes that this host's processes may use
 _PART = 8  # a commit takes at most one part in this many of the memory
 _PIECE = 64 << 20  # bytes of a message
 _WAITS = "state.commit(), which all ranks must call, waits for another rank"
@@ -109,14 +110,12 @@ class _Place:
         """Whether a commit of this size leaves enough memory to others."""
         if self.disk:
             return True
-        from shanty.runtime.platform import usable_memory
-
         try:
             room = os.statvfs(_SHARED)
         except OSError:
             return False
         free = room.f_bavail * room.f_frsize + self.size
-        return size * _PART <= min(free, usable_memory())
+        return size * _PART <= min(free, int(os.environ.get(_USABLE, "0")))
 
     @property
     def is_due(self) -> bool:

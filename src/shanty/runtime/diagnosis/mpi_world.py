@@ -334,8 +334,7 @@ class MpiWorld:
                 return self.left_early(rank)
         return self._unreached(now)
 
-    def _lost_by(self, when: float) -> float:
-        """The time from which it counts as known which process of the launcher ended first."""
+    def _lost_by(self, when: float) -> float:  # from then on it is known which of them ended first
         return when + (SETTLE if self.launcher_over else LOST)
 
     def launcher_lost(self) -> Optional[Failure]:
@@ -598,5 +597,4 @@ def _title(flavour: str) -> str:
 
 
 def _named(installation: Installation) -> str:
-    title = _title(installation.flavour)
-    return f"{title} {installation.version} ({installation.launcher})"
+    return f"{_title(installation.flavour)} {installation.version} ({installation.launcher})"
