@@ -11,6 +11,7 @@ import pytest
 
 from shanty.collectives import commits
 from shanty.collectives.commits import Copy, Format, Store
+from shanty.runtime.rundir import ATTEMPT_DIR, RUN_ID
 
 
 def load(path: Path) -> Any:
@@ -26,11 +27,11 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(commits, "memory_of", lambda run: tmp_path / run)
     monkeypatch.setattr(commits, "_SHARED", str(tmp_path))
     for name, value in (
-        *((commits.RUN_ID, "memory"), (commits._USABLE, "1000000"), (commits._MOST, "1")),
+        *((RUN_ID, "memory"), (commits._USABLE, "1000000"), (commits._MOST, "1")),
         (commits._MADE, "0"),
     ):
         monkeypatch.setenv(name, value)
-    for name in (commits.RESUME, commits.ATTEMPT_DIR):
+    for name in (commits.RESUME, ATTEMPT_DIR):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "disk" / "key.pt"
 
@@ -67,16 +68,16 @@ def test_resume_0_counts_for_the_first_attempt(
 ) -> None:
     attempt(path, 1)
     monkeypatch.setenv(commits.RESUME, "0")
-    monkeypatch.setenv(commits.ATTEMPT_DIR, "attempts/2")
+    monkeypatch.setenv(ATTEMPT_DIR, "attempts/2")
     assert attempt(path) == [1]
-    monkeypatch.delenv(commits.ATTEMPT_DIR)
+    monkeypatch.delenv(ATTEMPT_DIR)
     assert attempt(path) == []
     assert not list(tmp_path.rglob("*.pt"))
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [(commits._MOST, "0"), (commits._MADE, "1"), (commits.RUN_ID, ""), (commits._USABLE, "99")],
+    [(commits._MOST, "0"), (commits._MADE, "1"), (RUN_ID, ""), (commits._USABLE, "99")],
 )
 def test_nothing_is_in_memory(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
