@@ -1,11 +1,12 @@
 """How fast `--retries` starts the ranks again, with `--warm` and without.
 
-    python benchmarks/warm.py [--repeats 5] [--mpi openmpi5,mpich] [--framework torch] [--out FILE]
+    python benchmarks/warm.py [--repeats 5] [--mpi openmpi5,mpich] [--kill rank] [--framework torch]
+                              [--out FILE]
 
-Two ranks on this machine import a framework and do an allreduce. Then their launcher is killed.
-Measured is the time from its death to the end of the first allreduce of the next attempt, on the
-slower rank; and what part of it had passed when its script began. Both ways take turns. The memory
-is that of a fork server which waits, and what a rank adds to it (PSS).
+Two ranks on this machine import a framework and do an allreduce. Then their launcher is killed, or
+one of them. Measured is the time from its death to the end of the first allreduce of the next
+attempt, on the slower rank; and what part of it had passed when its script began. Both ways take
+turns. The memory is that of a fork server which waits, and what a rank adds to it (PSS).
 """
 
 from __future__ import annotations
@@ -54,8 +55,15 @@ def pss(pid: int) -> float:
     return int(text.partition("\nPss:")[2].split()[0]) / 1024
 
 
-def restart(mpi: str, framework: str, *, warm: bool) -> dict[str, float]:
-    """Return the seconds from the death of a launcher to what follows."""
+def rank_of(run: Path) -> int:
+    """Return the pid of rank 1 in the first attempt."""
+    events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
+    started = [each["report"] for each in events if each["event"] == "rank-started"]
+    return next(int(report["pid"]) for report in started if report["rank"] == 1)
+
+
+def restart(mpi: str, framework: str, kill: str, *, warm: bool) -> dict[str, float]:
+    """Return the seconds from the death of a launcher, or a rank, to what follows."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "again.py").write_text(SCRIPT.format(framework=framework))
         words = ["run", "-q", "--mpi", mpi, "-n", "2", "--retries", "1", "--oversubscribe"]
@@ -80,7 +88,7 @@ def restart(mpi: str, framework: str, *, warm: bool) -> dict[str, float]:
             found["server"] = pss(server[0])
             found["rank"] = sum(map(pss, ranks)) / 2
         died = time.time()
-        for pid in set(children).difference(server):
+        for pid in [rank_of(run)] if kill == "rank" else set(children).difference(server):
             os.kill(pid, signal.SIGKILL)
         out, err = process.communicate(timeout=_LIMIT)
         lines = [line.split() for line in out.splitlines() if "stands" in line]
@@ -104,17 +112,18 @@ def _until(look: object) -> Iterator[Path]:
 @click.command()
 @click.option("--repeats", default=5, help="Restarts of each kind.")
 @click.option("--mpi", default="openmpi5", help="MPIs, with commas.")
+@click.option("--kill", type=click.Choice(["launcher", "rank"]), default="launcher")
 @click.option("--framework", default="torch", help="What the script imports.")
 @click.option("--out", type=Path, help="A file for all figures.")
-def main(repeats: int, mpi: str, framework: str, out: Path | None) -> None:
+def main(repeats: int, mpi: str, kill: str, framework: str, out: Path | None) -> None:
     """Measure both."""
     figures: dict[str, list[dict[str, float]]] = {}
     for turn in range(repeats):
         for name in mpi.split(","):
             for warm in (False, True) if turn % 2 else (True, False):
                 kind = f"{name} {'--warm' if warm else 'without'}"
-                figures.setdefault(kind, []).append(restart(name, framework, warm=warm))
-    print("launcher killed → script begins / first allreduce ends: medians [range of the second]")
+                figures.setdefault(kind, []).append(restart(name, framework, kill, warm=warm))
+    print(f"{kill} killed → script begins / first allreduce ends: medians [range of the second]")
     for kind, found in sorted(figures.items()):
         script, ended = ([each[name] for each in found] for name in ("script", "allreduce"))
         text = f"{statistics.median(script):.2f} / {statistics.median(ended):.2f} s"

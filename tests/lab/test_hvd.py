@@ -71,6 +71,21 @@ def test_a_training_that_is_killed_goes_on(site: Site) -> None:
     assert "ends with" in done.stdout
 
 
+def test_another_attempt_goes_on_from_the_copy_on_another_host(site: Site, flavour: str) -> None:
+    """As if rank 0's host had lost its disk and its memory."""
+    words = ("hvd_elastic.py", "300", "220", "0")
+    more = ("--retries", "1", "--mpi", flavour, "-e", "FORGET=host")
+    done = site("run", "-q", *PLACE, *more, *words, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "attempt 2 of 2 on lab1, lab2" in done.stderr
+    assert done.stdout.count("forgotten") == 2, done.stdout
+    assert done.stderr.count("goes on from the commit of") == 1
+    again = done.stdout.rpartition("begins at ")[2].split()[0]
+    assert int(again) in range(50, 201, 50)  # a commit that takes long may be left out
+    for host in ("lab1", "lab2"):
+        assert not [path for path in site.files(host) if path.startswith("/dev/shm/shanty-")]
+
+
 CALL = """
 import shanty.compat
 shanty.compat.install()

@@ -73,3 +73,18 @@ def test_a_collective_that_fails(tmp_path: Path, flavour: str, unharmed: str) ->
     assert ended(done) == unharmed
     assert began(done) == [0, 100]
     assert done.stderr.count("goes back to its last commit: as if a collective had failed") == 1
+
+
+def test_another_attempt_goes_on_from_memory(tmp_path: Path, flavour: str, unharmed: str) -> None:
+    """A rank is killed; the file on disk is taken away, and the one in memory is there."""
+    more = ["--retries", "1", "--warm"]
+    done = run(tmp_path, flavour, 2, SCRIPT, "300", "220", "0", options=more, FORGET="disk")
+    assert ended(done) == unharmed
+    assert "attempt 2 of 2 on" in done.stderr
+    assert "forgotten" in done.stdout
+    assert len(began(done)) == 2
+    assert began(done)[1] in range(50, 201, 50)  # a commit that takes long may be left out
+    folder = done.stderr.rpartition("goes on from the commit of")[2].split(", ")[1]
+    assert folder.startswith("/dev/shm/shanty-")
+    assert not Path(folder).parent.exists()
+    assert commits(tmp_path) == []

@@ -28,7 +28,8 @@ told = {
     "argv": sys.argv, "file": __file__, "path": sys.path, "cwd": os.getcwd(), "umask": umask,
     "limits": [resource.getrlimit(n) for n in range(16)],
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN],
+    "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN
+                and n != signal.SIGTTIN],  # which Hydra ignores
     "cores": sorted(os.sched_getaffinity(0)), "threads": threading.active_count(),
     "variables": sorted(os.environ), "input": sys.stdin.read(),
     "streams": [repr(each) for each in (sys.stdin, sys.stdout, sys.stderr)],

@@ -225,7 +225,7 @@ _FIRST = (
 )  # fmt: skip
 _LAST = (
     time("time_limit", "-t --time-limit", "End the run then: 90s, 15m, 2h."),
-    number("retries", "--retries", "More attempts if a host is lost [0].", 0, toml=(int,)),
+    number("retries", "--retries", "More attempts if a host or rank is lost [0].", 0, toml=(int,)),
     Option(
         "elastic", "--elastic", "When ranks are lost, go on with at least MIN [1].", (int,),
         least=1, kind=int, metavar="[=MIN]", bare="1",

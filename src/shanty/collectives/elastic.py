@@ -3,169 +3,27 @@
 Horovod's elastic API, for the state of any framework. In an elastic run the ranks that are left go
 on when others are lost (`survivors`); otherwise they stay the same. None joins while it lasts.
 
-Commits are kept on disk, too: one file for a call of `run`, written by rank 0, named by a hash over
-the folder, the script, its arguments, the function and how many calls of `run` there were before:
-the same command finds it. It is removed when the training has ended well. SHANTY_COMMITS is the
-folder of such files, by default `commits` in shanty's home; SHANTY_RESUME=0 starts afresh.
+Commits are kept in files, too (`commits`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
-import hashlib
-import json
-import os
 import queue
-import signal
-import sys
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from shanty.collectives import confirmation, survivors
+from shanty.collectives import commits, confirmation, survivors
+from shanty.collectives.commits import Copy, Format, Store
+from shanty.collectives.commits import say as say
 from shanty.collectives.errors import ArgumentError, HorovodInternalError
-from shanty.runtime.rundir import home
+
+__all__ = ["Format", "HostsUpdatedInterrupt", "Kept", "ObjectState", "State", "Store", "run_fn"]
 
 Result = TypeVar("Result")
 
 _TRIES = 3  # restarts of a training that has not reached another commit
-FOLDER, RESUME = "SHANTY_COMMITS", "SHANTY_RESUME"
-_JOB = "SHANTY_JOB"  # set by a run: stands for its name and the folder in which it was started
-_SHORT = 0.05  # seconds; a commit that is written so fast costs nothing worth saving
-_SHARE = 10  # writing takes at most one part in this many of the time
-_WARNING = "SHANTY_WARNING"  # the signal with which a queue warns of an end that is near
-_calls: Counter[str] = Counter()
-_warned: list[int] = []  # then every commit is written
-
-
-def say(text: str) -> None:
-    """Print a message for the user on standard error."""
-    print(f"shanty: {text}", file=sys.stderr, flush=True)
-
-
-def command_key(name: str) -> str:
-    """Return a key for this command, and for its next call of `run` with the function `name`."""
-    here = Path.cwd()
-    script = os.path.relpath(sys.argv[0] or ".", here)
-    place = os.environ.get(_JOB) or str(here)
-    text = json.dumps([place, script, sys.argv[1:], name, _calls[name]])
-    _calls[name] += 1
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
-
-
-def heed_warning() -> None:
-    """Handle the queue's warning signal, unless the script handles it."""
-    text = os.environ.get(_WARNING, "")
-    if not text.isdigit() or threading.current_thread() is not threading.main_thread():
-        return
-    number = int(text)
-    if signal.getsignal(number) is signal.SIG_DFL:
-        signal.signal(number, lambda *_: _warned.append(number))
-
-
-class Format(NamedTuple):
-    """The format of a commit's file: a framework's own. load: of a path; save: to an open file."""
-
-    load: Callable[[Path], Any]
-    save: Callable[[Any, BinaryIO], object]
-
-
-class Store:
-    """The commit of one call of `run`. All of it is rank 0's."""
-
-    def __init__(self, path: Path, form: Format) -> None:
-        self.path = path
-        self._format = form
-        self._lock: BinaryIO | None = None
-        self._next = 0.0  # when the next one may be written
-        self._held = self._hold()
-        self._writes = self._held
-
-    def _hold(self) -> bool:
-        """Lock the file for as long as this process lives; returns whether that worked."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = self.path.with_suffix(".lock").open("ab")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("the same training is under way already: this one's commits stay in memory")
-            return False
-        except OSError as error:
-            say(f"commits stay in memory: {error}")
-            return False
-        return True
-
-    def resume(self, take_up: Callable[[Any], None]) -> None:
-        """Pass what an earlier run has left to `take_up`; RuntimeError where it does not fit."""
-        if not self._held:
-            return
-        if os.environ.get(RESUME) == "0":
-            self.path.unlink(missing_ok=True)
-            return
-        if not self.path.exists():
-            return
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.path.stat().st_mtime))
-        try:
-            take_up(self._format.load(self.path))
-        except Exception as error:
-            raise RuntimeError(
-                f"the commit of {at} in {self.path} cannot be taken up "
-                f"({type(error).__name__}: {error}). SHANTY_RESUME=0 starts afresh, without it."
-            ) from error
-        say(f"goes on from the commit of {at}, {self.path}; SHANTY_RESUME=0 starts afresh")
-
-    def write(self, kept: Any) -> None:
-        """Replace the file by `kept` in one step, unless that would take too much of the time.
-
-        A failure to write is reported once, and training goes on.
-        """
-        began = time.monotonic()
-        if not self._writes or (began < self._next and not _warned):
-            return
-        if kept is None:
-            self._writes = False
-            say("commits stay in memory: this kind of state cannot be written to disk")
-            return
-        temporary = self.path.with_suffix(".new")
-        try:
-            with temporary.open("wb") as file:
-                self._format.save(kept, file)
-                file.flush()
-                os.fsync(file.fileno())
-            confirmation.confirm_place()  # a host that was frozen may find that it is left behind
-            temporary.replace(self.path)
-        except Exception as error:  # noqa: BLE001  pickle raises whatever an object does
-            self._writes = False
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            say(f"commits stay in memory from now on: {type(error).__name__}: {error}")
-        took = time.monotonic() - began
-        self._next = began + took * _SHARE if took > _SHORT else 0.0
-
-    def remove(self) -> None:
-        """Remove the files, after a training that has ended well."""
-        if self._held:
-            for suffix in (".pt", ".new", ".lock"):
-                self.path.with_suffix(suffix).unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Release the file; its content stays."""
-        self._held = self._writes = False
-        if self._lock is not None:
-            self._lock.close()
-
-
-def commit_path(name: str) -> Path:
-    """Return the file for commits of the next call of `run` for the function `name`."""
-    given = os.environ.get(FOLDER)
-    folder = Path(given).expanduser().absolute() if given else home(os.environ) / "commits"
-    return folder / f"{command_key(name)}.pt"
-
 
 Broadcast = Callable[[Any], Any]
 """Takes rank 0's object, and returns it, on every rank."""
@@ -213,6 +71,7 @@ class State(Kept):
         self._reset_callbacks: list[Callable[[], object]] = []
         self._commits = 0
         self._store: Store | None = None  # while `run` runs, on rank 0
+        self._copy: Copy | None = None  # meanwhile, on a rank of another host
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
         """Have these called, in their order, whenever training begins again."""
@@ -242,6 +101,8 @@ class State(Kept):
         self._commits += 1
         if self._store is not None:
             self._store.write(self.kept())
+        elif self._copy is not None:
+            self._copy.take()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -323,27 +184,30 @@ def run_fn(
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
-        path = commit_path(f"{func.__module__}.{func.__qualname__}")
+        path = commits.commit_path(f"{func.__module__}.{func.__qualname__}")
 
         def keep() -> None:
             """Have rank 0, which may be another one after a loss, write the commits."""
             if state._rank() == 0 and state._store is None:
                 state._store = Store(path, form)
-                heed_warning()
+                commits.heed_warning()
 
         try:
+            commits.gather(path)
             keep()
             if state._store is not None:
                 state._store.resume(state.take_up)
-            result = _train(func, state, reset, keep, args, kwargs)
+            result = _train(func, state, reset, keep, path, args, kwargs)
             if state._store is not None:
                 state._store.remove()
+            elif state._copy is not None:
+                state._copy.remove()
             return result
         except BaseException:
             survivors.leave()
             raise
         finally:
-            store, state._store = state._store, None
+            store, state._store, state._copy = state._store, None, None
             if store is not None:
                 store.close()
 
@@ -355,6 +219,7 @@ def _train(
     state: State,
     reset: Callable[[], object],
     keep: Callable[[], None],
+    path: Path,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Result:
@@ -362,6 +227,7 @@ def _train(
     while True:
         failure = ""
         try:
+            state._copy = commits.pair(state._store, path)
             if not skip_sync:
                 state.sync()
                 survivors.note_state()

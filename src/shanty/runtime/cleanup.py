@@ -14,6 +14,7 @@ from typing import Callable, Iterable, List, Sequence, Set
 from shanty.runtime import platform
 from shanty.runtime.plan import Plan
 from shanty.runtime.programs import run
+from shanty.runtime.rundir import RunDir, memory_of
 
 
 def shared_memory_of(pids: Iterable[int], since: float) -> Set[str]:
@@ -127,6 +128,18 @@ def folders(scratch: str) -> List[str]:
     if platform.SHARED_MEMORY:
         found.append(os.path.join(platform.SHARED_MEMORY, os.path.basename(scratch)))
     return found
+
+
+def drop_commits(run: str) -> None:
+    """Remove the commits of a run that are in this host's memory: no other attempt follows."""
+    shutil.rmtree(memory_of(run), ignore_errors=True)
+
+
+def end_waiting(run: RunDir, plan: Plan) -> None:
+    """Remove what is left on this host for another attempt, which does not follow."""
+    drop_commits(plan.id)
+    with contextlib.suppress(OSError):
+        run.warm.unlink()  # its fork server ends
 
 
 def sweep_after(plan: Plan) -> None:

@@ -55,6 +55,7 @@ def environment(
     if not there.get("PATH"):
         default.setdefault("PATH", os.defpath)
     values = {"SHANTY_STACKS_SIGNAL": str(platform.STACKS_SIGNAL), **default}
+    values["SHANTY_MEMORY"] = str(platform.usable_memory())  # bytes
     values.update({**shared, **own.own})
     for name, first in own.first.items():
         rest = values.get(name) or there.get(name, "")

@@ -269,12 +269,14 @@ def forget(run: RunDir) -> None:
         shutil.rmtree(run.path, ignore_errors=True)
 
 
-def end_remains(run: RunDir) -> None:
-    """End what is left of a run without agents, and sweep up after it."""
+def end_remains(run: RunDir, *, comes_again: bool = False) -> None:
+    """End what is left of a run, or of an attempt, without agents, and sweep up after it."""
     plan = read_plan(run)
     if plan is not None:
         cleanup.end_container(plan)
     cleanup.end_all(lambda: platform.marked("SHANTY_RUN_ID", plan.id if plan else run.id))
+    if not comes_again:
+        cleanup.drop_commits(plan.id if plan else run.path.stem)
     if plan is not None:
         cleanup.sweep_after(plan)
 

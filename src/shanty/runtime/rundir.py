@@ -84,6 +84,11 @@ def is_run_id(name: str) -> bool:
     return re.fullmatch("[0-9]{8}-[0-9]{6}-[a-z0-9]{4}", name) is not None
 
 
+def memory_of(run: str) -> Path:
+    """The folder in a host's memory that has the commits of a run from one attempt to the next."""
+    return Path("/dev/shm", f"shanty-{run}")
+
+
 class RunDir:
     """The files of one run, by name; what belongs to an attempt is that of the given one.
 

@@ -62,11 +62,12 @@ class JobSpec:
     "stop", `stall_after` the seconds without progress that count as a stall, 0 for never; None:
     as the settings have it. `alone`, for ranks that each train by themselves, is "warn", "stop" or
     "ok"; None: as the settings have it. `retries` is how many further attempts are made when a
-    host was lost or the launcher failed. `tf1`: what scripts import as tensorflow has the names of
-    TensorFlow 1. `log_to` is where else the values go that a script logs: tensorboard, mlflow,
-    wandb. `profile`: a trace of all ranks is made. `no_tty`: programs write into pipes. `elastic`
-    is the number of ranks with which the run goes on when others are lost; None: it ends then.
-    `spares` are processes beside its ranks, which wait for the places of lost ones.
+    host was lost, the launcher failed or a rank was killed. `tf1`: what scripts import as
+    tensorflow has the names of TensorFlow 1. `log_to` is where else the values go that a script
+    logs: tensorboard, mlflow, wandb. `profile`: a trace of all ranks is made. `no_tty`: programs
+    write into pipes. `elastic` is the number of ranks with which the run goes on when others are
+    lost; None: it ends then. `spares` are processes beside its ranks, which wait for the places of
+    lost ones.
     Ranks are forked from a Python on their host that has the modules `warm` imported.
 
     With an `image`, ranks are in a container of it on each host, by the engine `runtime` (None:

@@ -1,6 +1,8 @@
 """A training as Horovod's documentation writes it: commits every 50 steps, and may be killed.
 
-Arguments: steps in all, the step at which rank 1 is killed (0: never), whether collectives fail.
+Arguments: steps in all, the step at which rank 1 is killed in the first attempt (0: never), whether
+collectives fail. FORGET: another attempt finds no commit of rank 0's on its disk; with "host",
+nor in its memory.
 Rank 0 prints where it began and a hash of the parameters at the end.
 """
 
@@ -8,14 +10,23 @@ import hashlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 import horovod.torch as hvd
 import torch
 
 STEPS, KILL_AT, FAIL_AT = (int(word) for word in sys.argv[1:4])
-kill_at = KILL_AT if not os.environ.get("UNHARMED") else 0
+again = "SHANTY_ATTEMPT_DIR" in os.environ
+kill_at = 0 if os.environ.get("UNHARMED") or again else KILL_AT
 
 hvd.init()
+if again and hvd.rank() == 0 and "FORGET" in os.environ:
+    folders = [Path(os.environ.get("SHANTY_HOME") or Path.home() / ".shanty") / "commits"]
+    if os.environ["FORGET"] == "host":
+        folders.append(Path("/dev/shm", f"shanty-{os.environ['SHANTY_RUN_ID']}"))
+    for path in [path for folder in folders for path in folder.glob("*.pt")]:
+        path.unlink()
+        print("forgotten", path, flush=True)
 torch.manual_seed(hvd.rank())  # the broadcast makes them the same
 generator = torch.Generator().manual_seed(7)
 data = torch.randn(96, 5, generator=generator)

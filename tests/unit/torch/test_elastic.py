@@ -17,8 +17,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from shanty.collectives import elastic as commits
-from shanty.collectives import world
+from shanty.collectives import commits, world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.torch import elastic
 from shanty.torch.elastic import FORMAT
@@ -422,14 +421,14 @@ def test_long_writes_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -
 def test_a_process_that_is_killed_amid_a_write_leaves_the_old_commit(tmp_path: Path) -> None:
     code = (
         "import os, torch\n"
-        "from shanty.collectives.elastic import Store, commit_path\n"
+        "from shanty.collectives.commits import Store, commit_path\n"
         "from shanty.torch.elastic import FORMAT\n"
         "store = Store(commit_path('train'), FORMAT)\n"
         "store.write({'step': 1})\n"
         "def save(kept, file):\n"
         "    file.write(b'half of it'); file.flush(); os.kill(os.getpid(), 9)\n"
         "torch.save = save\n"
-        "store._next = 0.0  # on a slow disk the next one would wait\n"
+        "store._disk.next = 0.0  # on a slow disk the next one would wait\n"
         "store.write({'step': 2})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from shanty.runtime import messages, platform
 from shanty.runtime.channel import Channel, readable
-from shanty.runtime.cleanup import end_all, end_container, sweep_after
+from shanty.runtime.cleanup import end_all, end_container, end_waiting, sweep_after
 from shanty.runtime.controller.queue_ending import QueueEnding, grace
 from shanty.runtime.controller.status_file import StatusFile
 from shanty.runtime.controller.verdicts import Outcome
@@ -312,6 +312,7 @@ class Controller:
         if removed is not None:
             self._condemn_launch(removed, FAILURE_GRACE)
         for name, world in self.worlds.items():
+            world.launcher_over = name == TOP and self.outcome.launcher is not None
             verdict = world.verdict(now) if name not in self.outcome.worlds else None
             if verdict is not None and not self._links_are_in_doubt(now):
                 failure = self.outcome.world_ended(name, world, verdict, self._links)
@@ -576,6 +577,7 @@ class Controller:
 
     def _finish(self) -> None:
         """Write down how the run ended."""
+        end_waiting(self.run_dir, self.plan)
         if (read_json(self.run_dir.job) or {}).get("profile"):
             from shanty.runtime.controller import profile
 

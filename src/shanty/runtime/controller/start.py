@@ -39,6 +39,7 @@ def main(argv: List[str]) -> int:
         return 71
     if plan.waits or plan.attempt.number > 1:
         from shanty.runtime import run_status
+        from shanty.runtime.cleanup import end_waiting
         from shanty.runtime.controller import attempts
 
         if run_status.read_status(run).state.final:
@@ -49,6 +50,7 @@ def main(argv: List[str]) -> int:
             words = ("the run could not begin", f"{type(error).__name__}: {error}", "")
             if isinstance(error, ShantyError):
                 words = (error.what, error.why, error.fix)
+            end_waiting(run, plan)
             code = _fail(run, *words)
             attempts.end_attempts(plan)
             return code

@@ -22,7 +22,7 @@ from shanty.runtime.logfile import last_lines
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json
-from shanty.runtime.spec import Failure, State
+from shanty.runtime.spec import MEMORY, Failure, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,16 +134,23 @@ class Outcome:
         if not self._plan.may_try_again or self._called_off:
             return False
         unclear = self.failure is None and self.launcher != 0
-        return unclear or self._is_launchs_fault(folder_lost)
+        return unclear or self._may_go_well(folder_lost)
 
     def wants_another_attempt(self, *, folder_lost: bool) -> bool:
         """Return True where another attempt may succeed, now that the outcome is known."""
-        return not self._called_off and self._is_launchs_fault(folder_lost)
+        return not self._called_off and self._may_go_well(folder_lost)
 
-    def _is_launchs_fault(self, folder_lost: bool) -> bool:
-        """Return True when a host was lost or the launcher failed: a script's bug would recur."""
-        failed = self.failure is not None and self.failure.rank is None
-        return failed and self._code == LaunchError.exit_code and not folder_lost
+    def _may_go_well(self, folder_lost: bool) -> bool:
+        """Return True when a host was lost, the launcher failed, or someone killed a rank.
+
+        A script's bug would come again, and so would the lack of memory.
+        """
+        failure = self.failure
+        if failure is None or folder_lost:
+            return False
+        if failure.rank is not None:
+            return failure.signal == "SIGKILL" and failure.cause != MEMORY
+        return self._code == LaunchError.exit_code
 
     def forgive(self) -> bool:
         """Drop a world's failure where the user's own command succeeded; return True if it did."""

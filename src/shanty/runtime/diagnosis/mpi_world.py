@@ -82,6 +82,7 @@ class MpiWorld:
         self.not_finite = NotFinite()
         self._awaited: Set[str] = set()  # hosts whose ranks may have failed before the first known
         self._lost: Optional[Tuple[float, str, str]] = None  # when, on which host, what
+        self.launcher_over = False  # it has ended: before its daemons, or because of them
         self._first_failure: Optional[float] = None
         self._known_since = 0.0  # when that was reported
 
@@ -321,7 +322,7 @@ class MpiWorld:
             return self._left_behind(culprit) or self._blame(culprit)
         if self.mismatch:
             return self.mismatch
-        if self._lost is not None and now > self._lost[0] + LOST and self.running:
+        if self._lost is not None and now > self._lost_by(self._lost[0]) and self.running:
             return self.launcher_lost()
         if self.losses is not None:
             failure = self.losses.verdict(self.expected or 0)
@@ -337,6 +338,9 @@ class MpiWorld:
             if early and now > (rank.ended or now) + LEFT_EARLY and not self._all_ended():
                 return self.left_early(rank)
         return self._unreached(now)
+
+    def _lost_by(self, when: float) -> float:  # from then on it is known which of them ended first
+        return when + (SETTLE if self.launcher_over else LOST)
 
     def launcher_lost(self) -> Optional[Failure]:
         """The failure where a process of the launcher was gone while its ranks were on."""
@@ -405,6 +409,8 @@ class MpiWorld:
         times: List[float] = []
         if self._first_failure is not None:
             times.append(self._settled_by())
+        elif self._lost is not None and self.running:
+            times.append(self._lost_by(self._lost[0]) + 0.01)
         for rank in self.ranks.values():
             if self._stranger(rank) and rank.ended is None:
                 times.append(rank.seen + UNJOINED + 0.01)
@@ -593,5 +599,4 @@ def _title(flavour: str) -> str:
 
 
 def _named(installation: Installation) -> str:
-    title = _title(installation.flavour)
-    return f"{title} {installation.version} ({installation.launcher})"
+    return f"{_title(installation.flavour)} {installation.version} ({installation.launcher})"

@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 from pathlib import Path
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping
 
 from shanty.runtime import platform
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.exec import threads
-from shanty.runtime.rank.fork_server import HEADER, KEEP, OWN
+from shanty.runtime.rank.fork_server import KEEP, OWN
 from shanty.runtime.rundir import RUN_ID, WARM, RunDir
 
 _PATIENCE = 2.0  # seconds for a server that has nothing to do
@@ -24,28 +24,29 @@ class ForkServer:
     def __init__(self, run: RunDir, plan: Plan, environment: Mapping[str, str]) -> None:
         self._path = run.warm
         self._pid = 0
-        self._link = self._take_over() or self._start(run, plan, environment)
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._link.settimeout(_PATIENCE)
+        try:
+            self._own()
+            self._pid = int(self._link.recv(100))
+        except (OSError, ValueError):  # there is none yet, or no more
+            self._link.close()
+            self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with contextlib.suppress(OSError):  # its ranks find no server, and start as others do
+                self._start(run, plan, environment)
+                self._own()
         self._born = platform.born(self._pid)
         platform.look_behind(self._pid)
         self.kept = False
 
-    def _take_over(self) -> Optional[socket.socket]:
-        """Become the owner of a server that is there; None without one."""
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.settimeout(_PATIENCE)
-        try:
-            with platform.socket_path(str(self._path)) as short:
-                link.connect(short)
-            link.sendall(HEADER.pack(OWN, 0))
-            self._pid = int(link.recv(100))
-        except (OSError, ValueError):
-            link.close()
-            return None
-        return link
+    def _own(self) -> None:
+        """Connect to the server, which ends with this process from now on."""
+        with platform.socket_path(str(self._path)) as short:
+            self._link.connect(short)
+        self._link.sendall(OWN)
 
-    def _start(self, run: RunDir, plan: Plan, environment: Mapping[str, str]) -> socket.socket:
+    def _start(self, run: RunDir, plan: Plan, environment: Mapping[str, str]) -> None:
         self._path.unlink(missing_ok=True)
-        ours, theirs = socket.socketpair()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with platform.socket_path(str(self._path)) as short:
             listener.bind(short)
@@ -54,11 +55,10 @@ class ForkServer:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open(run.logs / "warm.log", flags, 0o644)
         python = plan.lead.python
-        for each in (listener, theirs):
-            each.set_inheritable(True)
-        fds = f"{listener.fileno()},{theirs.fileno()}"
+        listener.set_inheritable(True)
+        fd, agent = str(listener.fileno()), str(os.getpid())
         program = str(Path(__file__).parents[1] / "rank" / "fork_server.py")
-        argv = [python, program, fds, str(os.getpid()), str(self._path), python, environment[WARM]]
+        argv = [python, program, fd, agent, str(self._path), python, environment[WARM]]
         if plan.scripted:  # as the launcher, whose ranks it forks
             argv = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{plan.scratch}/work", *argv]
         actions = [
@@ -72,21 +72,16 @@ class ForkServer:
                 argv[0], argv, _environment(plan, environment),
                 file_actions=actions, setpgroup=0, setsigdef=reset,
             )  # fmt: skip
-        except OSError:  # its ranks find no server, and start as others do
-            pass
         finally:
             os.close(log)
             listener.close()
-            theirs.close()
-        return ours
 
     def leave(self, *, keep: bool) -> None:
         """End the server, or leave it to the node agent of the next attempt."""
         with contextlib.suppress(OSError):
             if keep:
-                self._link.settimeout(_PATIENCE)
-                self._link.sendall(HEADER.pack(KEEP, 0))
-                self.kept = self._link.recv(100) == b"kept\n"
+                self._link.sendall(KEEP)
+                self.kept = True
         self._link.close()
         if not self.kept:
             self._path.unlink(missing_ok=True)

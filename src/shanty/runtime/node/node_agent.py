@@ -64,7 +64,7 @@ LATER = tuple(  # what is imported where it is needed
 )
 # wait(2): not the ranks that a thread of ours has stopped to read their stacks
 _OWN_CHILDREN = 0x20000000 if platform.LINUX else 0
-_PROMPT = 0.05  # the same while ranks are asked for their stacks
+_PROMPT = 0.05  # the same while ranks are asked for their stacks, or the run ends
 _LOOKS = (0.3, 0.8, 1.5, 2.1, 4.0, 8.0, 20.0, 60.0)  # seconds after its start: has it an MPI?
 
 
@@ -126,7 +126,7 @@ class NodeAgent:
         platform.adopt_orphans()
         self.begin()
         # While the launcher is at work: the modules that the end needs at once.
-        from shanty.runtime.cleanup import made_between, sweep
+        from shanty.runtime.cleanup import drop_commits, made_between, sweep
 
         for fd in (wake, self._fifo, self.controller.source):
             self._poll.register(fd, select.POLLIN)
@@ -135,7 +135,7 @@ class NodeAgent:
         heartbeat = Heartbeat(lambda: self.controller.send(messages.Beat(time.monotonic())), every)
         while True:
             heartbeat.turn()
-            pause = _PROMPT if self.stacks else _TICK
+            pause = _PROMPT if self.stacks or self.ending else _TICK
             for fd, _ in self._poll.poll(pause * 1000):
                 if fd == wake:
                     os.read(wake, 512)
@@ -163,8 +163,11 @@ class NodeAgent:
         removed = sweep(
             self.plan.scratch, self.leftovers, self.plan.leftovers.shared_memory, self.born
         )
+        keep = self.controller.open and self._expects_another()
+        if not keep:
+            drop_commits(self.plan.id)
         if self.fork_server is not None:
-            self.fork_server.leave(keep=self.controller.open and self._expects_another())
+            self.fork_server.leave(keep=keep)
         self.leave(removed)
         heartbeat.end()
 

@@ -56,7 +56,7 @@ def main(argv: List[str]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agents["node_agent"]["pid"], signal.SIGKILL)
         try:
-            end_remains(run)
+            end_remains(run, comes_again=request == RESET)
         finally:
             if request == REAP:
                 _lock_out(run)

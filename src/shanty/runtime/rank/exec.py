@@ -429,7 +429,7 @@ class _Rank:
                 self.writer.feed(STDERR, text.encode(errors="replace"))
             return False
         self.pid = pid = self.forked.pid
-        for number in () if self.forked.in_group else _NOTICES:
+        for number in _NOTICES:  # it is in a process group of its own
             signal.signal(number, lambda number, _: os.kill(pid, number))
         return True
 

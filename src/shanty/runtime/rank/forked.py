@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import array
 import os
-import resource
 import select
 import signal
 import socket
 import time
 
 from shanty.runtime import platform
-from shanty.runtime.rank.fork_server import HEADER, RANK
+from shanty.runtime.rank.fork_server import RANK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Mapping
 
 _TICK_MS = 100
-_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 class NotForkedError(Exception):
@@ -28,8 +25,8 @@ class NotForkedError(Exception):
 class Forked:
     """A rank that the server has forked; `fd` can be read once it has ended."""
 
-    def __init__(self, link: socket.socket, pid: int, *, in_group: bool) -> None:
-        self.pid, self.in_group = pid, in_group
+    def __init__(self, link: socket.socket, pid: int) -> None:
+        self.pid = pid
         self._link = link
         self.fd = link.fileno()
 
@@ -68,49 +65,32 @@ def start(
                 numbers.append(number)
         except OSError:  # that of the folder
             pass
-    request = repr(_request(argv, numbers)).encode()
-    here = os.open(".", os.O_PATH | os.O_DIRECTORY)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with platform.socket_path(path) as short:
             link.connect(short)
-        rights = array.array("i", [*fds, here])
-        head = HEADER.pack(RANK, len(request))
-        link.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        link.sendall(request)
+        with open(os.memfd_create("request"), "w+b") as file:
+            file.write(repr(_request(argv, numbers)).encode())
+            file.seek(0)
+            socket.send_fds(link, [RANK], [file.fileno(), *fds])
         kind, _, rest = _answer(link, patience, stopped).partition(" ")
     except OSError as error:
         raise NotForkedError(f"the server has ended ({error.strerror or error})") from error
-    finally:
-        os.close(here)
     if kind != "started":
         raise NotForkedError(rest or "the server has ended")
-    pid, in_group = map(int, rest.split())
-    return Forked(link, pid, in_group=bool(in_group))
+    return Forked(link, int(rest))
 
 
 def _request(argv: list[str], numbers: list[int]) -> dict[str, object]:
-    umask = os.umask(0o77)
-    os.umask(umask)
-    kept = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them itself
-    ignored = [
-        int(number)
-        for number in signal.valid_signals()
-        if number not in kept and signal.getsignal(number) is signal.SIG_IGN
-    ]
     first = argv[2]
     folder = "." if first.startswith("-") else os.path.dirname(os.path.realpath(first))
     return {
         "python": argv[0],
         "words": argv[1:],
+        "here": os.getcwd(),
         "folder": os.path.abspath(folder),
         "environ": dict(os.environb),
-        "umask": umask,
-        "limits": {number: resource.getrlimit(number) for number in _LIMITS},
-        "ignored": ignored,
-        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
         "cores": sorted(os.sched_getaffinity(0)),
-        "group": os.getpgid(0),
         "numbers": numbers,
     }
 

@@ -67,6 +67,25 @@ def test_the_first_cause_counts(run: RunDir) -> None:
     assert not outcome.may_try_again(folder_lost=False)  # a script's own failure comes again
 
 
+@pytest.mark.parametrize(
+    ("more", "again"), [({"code": -9}, True), ({"code": -9, "oom": 1 << 30}, False),
+                        ({"code": -11}, False)],
+)  # fmt: skip
+def test_a_rank_that_someone_has_killed_is_started_again(
+    run: RunDir, more: dict[str, int], again: bool
+) -> None:
+    """Not one that ran out of memory, or that has crashed: that would come again."""
+    outcome, world = outcome_of(run), world_of(2, "lab0", "lab0")
+    world.report(Report({"event": "exited", "rank": 1, "host": "lab0", **more}), 2.0)
+    failure = world.verdict(60.0)
+    assert failure is not None
+    outcome.world_ended("0", world, failure, None)
+    outcome.launcher_ended(1, "")
+    outcome.conclude({"0": world}, None, None)
+    assert outcome.may_try_again(folder_lost=False) is again
+    assert outcome.wants_another_attempt(folder_lost=False) is again
+
+
 @pytest.mark.parametrize(("code", "forgiven"), [(0, True), (1, False)])
 def test_a_line_of_the_users_that_ends_well_has_dealt_with_a_failed_world(
     run: RunDir, code: int, forgiven: bool

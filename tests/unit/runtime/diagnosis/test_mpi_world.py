@@ -392,6 +392,9 @@ def test_ranks_that_have_lost_their_launcher() -> None:
     calm.report(Report({"event": "orphaned", "rank": 1, "launcher": "prted (pid 7)"}), 5.0)
     assert calm.verdict(5.5) is None  # the launcher may say why
     assert blamed(calm, 5.1 + judge.LOST) == failure
+    calm.launcher_over = True  # it has: by a signal, or because of its daemon
+    assert calm.verdict(5.1) is None
+    assert blamed(calm, calm.deadline()) == failure
 
 
 def test_a_rank_that_failed_before_its_launcher_ended() -> None:
