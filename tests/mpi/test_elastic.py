@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -94,6 +95,44 @@ def test_lost_ranks_are_started_again(shanty: Shanty) -> None:
     assert f"was started again and has joined ({status['returned'][0][-9:-1]}); 4 of 4 ranks" in (
         done.stderr
     )
+
+
+def test_as_horovod_documents_it(shanty: Shanty) -> None:
+    """After a loss and a growth: what is called, and which samples have been seen.
+
+    The batches after the last commit, at step 10, are undone by the loss. Where samples are dealt
+    out unevenly, up to one a rank comes twice.
+    """
+    done = lose(shanty, "", "", "--elastic", script=str(WORKERS / "elastic_horovod.py"))
+    assert [each["first"] for each in left(done)] == [0, 1, 3, 2]
+    events: dict[tuple[str, bool], list[list[Any]]] = {}  # of each process
+    for line in done.stdout.splitlines():
+        seat, _, text = line[1:].partition("] ")
+        if text.startswith("["):
+            joined, *event = json.loads(text)
+            events.setdefault((seat, joined), []).append(event)
+    grown = next(event[1] for event in events["2", True] if event[0] == "begin")
+    again = [["first", 3], ["second"], ["sync", 10]]
+    full = [["first", 4], ["second"], ["sync", grown]]
+    last = max(event[1] for event in events["0", False] if event[0] == "batch")
+    epochs: dict[int, Counter[int]] = {}
+    for (seat, joined), whole in events.items():
+        calls = [each for each in whole if each[0] not in ("batch", "begin")]
+        batches = [each[1:] for each in whole if each[0] == "batch"]
+        steps = [step for step, *_ in batches]
+        if joined:
+            assert (calls, steps) == ([["sync", grown]], [*range(grown + 1, last + 1)])
+        elif seat == "2":
+            assert (calls, steps) == ([["sync", 0]], [*range(1, 14)])
+        else:
+            lost, whole_again = [["restore", 10], ["reset", 10], *again], [["reset", grown], *full]
+            assert calls == [["sync", 0], *lost, *whole_again]
+            assert steps == [*range(1, 14), *range(11, last + 1)]
+        for _, epoch, samples in batches if joined else batches[:10] + batches[13:]:
+            epochs.setdefault(epoch, Counter()).update(samples)
+    for seen in epochs.values():
+        assert set(seen) == set(range(1203))
+        assert seen.total() - 1203 < 3 * RANKS
 
 
 DDP = {  # the kind of model, who is lost when and how, and who is left
