@@ -175,6 +175,30 @@ def test_the_line_in_the_docs(shanty: Shanty, tmp_path: Path) -> None:
     assert "2 of 3 ranks left" in done.stderr
 
 
+XGBOOST = [("train", "1", ""), ("train", "2", "raise"), ("dart", "0", ""), ("fit", "0,2", "")]
+
+
+@pytest.mark.parametrize("how, ranks, more", XGBOOST, ids=[" ".join(each) for each in XGBOOST])
+@pytest.mark.sampled(3)
+def test_xgboost_goes_on(shanty: Shanty, how: str, ranks: str, more: str) -> None:
+    """Each round and its callbacks come once; an undisturbed training ends with a loss of 0.031."""
+    pytest.importorskip("xgboost")
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", "3", "--elastic"]
+    script = str(WORKERS / "xgb_elastic.py")
+    done = shanty("run", *wanted, script, how, ranks, more, timeout=240)
+    told, lost = left(done), [int(word) for word in ranks.split(",")]
+    assert [each["first"] for each in told] == [k for k in range(3) if k not in lost]
+    for each in told:
+        assert each["epochs"] == list(range(20))
+        assert (each["rounds"], set(each["history"].values())) == (20, {20})
+        assert 0.02 < each["loss"] < (0.3 if how == "dart" else 0.04)
+    whose = "2 ranks are" if len(told) == 2 else "this rank alone is"
+    share = f"{20 * len(told)},000 of 60,000 rows ({len(told) / 3:.0%})"
+    assert f"{whose} left, with {share}" in done.stderr
+    assert "shanty: training goes on from round 7: 2 ranks are left" in done.stderr
+    assert "WARNING" not in done.stderr
+
+
 def test_a_rank_that_cannot_come_back_is_done_without(shanty: Shanty) -> None:
     done = lose(shanty, "unable", "1", "--elastic")
     assert [each["first"] for each in left(done)] == [0, 2, 3]
