@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import shanty
 from shanty.collectives import survivors
 from shanty.collectives.world import promised_world
-from shanty.runtime.rundir import FAILING, RUN_DIR
+from shanty.runtime.rundir import FAILING, RUN_DIR, SEAT
 from shanty.xgboost.consensus import Ranks, together
 from shanty.xgboost.errors import WorldError
 from shanty.xgboost.installed import xgboost
@@ -38,6 +38,8 @@ TIMEOUT = 300  # seconds; XGBoost's own default
 _TRIES = 3
 _JOINING = 20  # seconds that the tracker waits for one more rank; all start to join together
 _PARTING = 10  # seconds that the tracker waits at most for all ranks to finish
+_LOOK = 0.02  # seconds between two looks for a lost rank
+_NO_TAG = 6  # of no message
 _GRACE = 3  # seconds before a rank reports that it has lost another one
 COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
 
@@ -177,7 +179,7 @@ class Communicator(Ranks):
                 ports = connection.getsockname()[1], connection.getpeername()[1]
                 if self._port not in ports:
                     _let_reset(each)
-                    self._sockets.remove(each)
+                    self._sockets.discard(each)  # another thread may do the same
                     connection.shutdown(socket.SHUT_RDWR)  # what waits for it wakes up
                     os.dup2(nothing, each, inheritable=False)
         os.close(nothing)
@@ -279,7 +281,8 @@ def blaming_the_lost() -> Iterator[None]:
     It waits a little first, so that the run can report the rank that failed first.
     """
     try:
-        yield
+        with watched(_standing):
+            yield
     except xgboost.core.XGBoostError as error:
         if COLLECTIVE not in str(error):
             raise
@@ -295,6 +298,38 @@ def blaming_the_lost() -> Iterator[None]:
             "init(timeout=…). The log of that rank says why. "
             f"XGBoost: {_last_words(error)}"
         ) from None
+
+
+@contextmanager
+def watched(ranks: Communicator | None) -> Iterator[None]:
+    """Break XGBoost's connections when a rank of an elastic run is lost: it would wait for it."""
+    mpi = ranks.mpi if ranks is not None and survivors.is_elastic() else None
+    if mpi is None or ranks is None or ranks.size == 1:
+        yield
+        return
+    from mpi4py import MPI
+
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK):
+            try:
+                mpi.Iprobe(MPI.ANY_SOURCE, _NO_TAG)
+            except MPI.Exception:
+                ranks.break_connections()
+                return
+
+    thread = threading.Thread(target=watch, name="shanty losses", daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -380,7 +415,11 @@ def _address(comm: MPI.Intracomm) -> str | None:
     from mpi4py import MPI
 
     if RUN_DIR in os.environ:
-        return os.environ.get("SHANTY_ADDRESS") or os.environ.get("MASTER_ADDR") or None
+        found = os.environ.get("SHANTY_ADDRESS")
+        if not found and os.environ.get(SEAT, "0") != "0":  # rank 0 was lost: this one follows it
+            each = os.environ.get("SHANTY_ADDRESSES", "").split(",")[int(os.environ[SEAT]) :][:1]
+            found = "".join(each).rpartition(":")[0].strip("[]")
+        return found or os.environ.get("MASTER_ADDR") or None
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     alone = here.size == comm.size
     here.Free()

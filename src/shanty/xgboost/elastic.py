@@ -5,28 +5,22 @@ that of the last round. So after a loss the ranks that are left join anew, one o
 come furthest gives its model to all, and each goes on with the rows that it has.
 
 XGBoost does not notice a lost rank by itself: it takes the end of a connection for a pause. A
-thread that watches MPI breaks the connections.
+thread that watches MPI breaks the connections (`communication.watched`).
 """
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shanty.collectives import confirmation, survivors, world
 from shanty.xgboost.agreement import same_model
-from shanty.xgboost.communication import COLLECTIVE, Communicator, current
+from shanty.xgboost.communication import COLLECTIVE, Communicator, current, watched
 from shanty.xgboost.consensus import together
 from shanty.xgboost.errors import WorldError
 from shanty.xgboost.installed import xgboost
 from shanty.xgboost.stopping import Stopping
-
-_LOOK = 0.02  # seconds between two looks for a lost rank
-_TAG = 6  # of no message
 
 is_elastic = survivors.is_elastic
 
@@ -170,7 +164,7 @@ def train(
             else:
                 rounds.rows = together(ranks, "rows", lambda _: dtrain.num_row(), sum)
             left = 0 if rounds.stopped else num_boost_round - rounds.done
-            with _watched(ranks):
+            with watched(ranks):
                 booster = xgboost.train(
                     params, dtrain, left, callbacks=[rounds], verbose_eval=False,
                     xgb_model=model, **options,
@@ -196,34 +190,3 @@ def train(
     if evals_result is not None:
         evals_result.update(rounds.history)
     return booster
-
-
-@contextmanager
-def _watched(ranks: Communicator) -> Iterator[None]:
-    """Break XGBoost's connections when MPI has noticed a lost rank, and only then."""
-    from mpi4py import MPI
-
-    ended = threading.Event()
-
-    def watch(mpi: MPI.Intracomm) -> None:
-        while not ended.wait(_LOOK):
-            try:
-                mpi.Iprobe(MPI.ANY_SOURCE, _TAG)
-            except MPI.Exception:
-                ranks.break_connections()
-                return
-
-    if ranks.mpi is None or ranks.size == 1:
-        yield
-        return
-    thread = threading.Thread(target=watch, args=(ranks.mpi,), name="shanty losses", daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        thread.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
