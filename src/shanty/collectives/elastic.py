@@ -228,7 +228,7 @@ class State(Kept):
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Have the next commit raise HostsUpdatedInterrupt, on all ranks. Rank 0's call counts.
 
-        timestamp: later than those before, else it is no news. update_res: 1 hosts were removed, 2
+        timestamp: later than those before, else it is ignored. update_res: 1 hosts were removed, 2
         added; after a removal alone no broadcast is needed.
         """
         self._host_messages.put((timestamp, update_res))

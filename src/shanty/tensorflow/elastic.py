@@ -50,7 +50,7 @@ class TensorFlowState(VariablesState):
         self._operation: Any = None  # that broadcasts in the session
         super().__init__(**kwargs)
         if survivors.is_elastic():
-            self.save()  # the others are amid their training when a new rank comes here
+            self.save()  # when a new rank comes here, the others are training
         else:
             self.sync()
 

@@ -1,7 +1,7 @@
 """Training that goes on without the ranks that are lost, in an elastic run.
 
 XGBoost's collectives fail when the connections to the other ranks break; its model then still is
-that of the last round. So after a loss the ranks that are left join anew, one of those that have
+that of the last round. So after a loss the ranks that are left join again, one of those that have
 come furthest gives its model to all, and each goes on with the rows that it has.
 
 XGBoost does not notice a lost rank by itself: it takes the end of a connection for a pause. A

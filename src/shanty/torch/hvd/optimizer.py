@@ -284,7 +284,7 @@ def _finish(unit: Unit) -> Exception | None:
 def _grouped(new: list[Gradient], groups: Groups, process_set: ProcessSet) -> list[list[Gradient]]:
     """Return the groups asked for. All ranks take the order that the first of them has.
 
-    In an elastic run that of the names: where a new rank comes here, the others are amid training.
+    In an elastic run that of the names: where a new rank comes here, the others are training.
     """
     first = world.rank() if process_set.ranks is None else process_set.ranks[0]
     names = [each.name for each in new]
