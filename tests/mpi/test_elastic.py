@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -103,6 +104,44 @@ def test_lost_ranks_are_started_again(shanty: Shanty) -> None:
     )
 
 
+def test_as_horovod_documents_it(shanty: Shanty) -> None:
+    """After a loss and a growth: what is called, and which samples have been seen.
+
+    The batches after the last commit, at step 10, are undone by the loss. Where samples are dealt
+    out unevenly, up to one a rank comes twice.
+    """
+    done = lose(shanty, "", "", "--elastic", script=str(WORKERS / "elastic_horovod.py"))
+    assert [each["first"] for each in left(done)] == [0, 1, 3, 2]
+    events: dict[tuple[str, bool], list[list[Any]]] = {}  # of each process
+    for line in done.stdout.splitlines():
+        seat, _, text = line[1:].partition("] ")
+        if text.startswith("["):
+            joined, *event = json.loads(text)
+            events.setdefault((seat, joined), []).append(event)
+    grown = next(event[1] for event in events["2", True] if event[0] == "begin")
+    again = [["first", 3], ["second"], ["sync", 10]]
+    full = [["first", 4], ["second"], ["sync", grown]]
+    last = max(event[1] for event in events["0", False] if event[0] == "batch")
+    epochs: dict[int, Counter[int]] = {}
+    for (seat, joined), whole in events.items():
+        calls = [each for each in whole if each[0] not in ("batch", "begin")]
+        batches = [each[1:] for each in whole if each[0] == "batch"]
+        steps = [step for step, *_ in batches]
+        if joined:
+            assert (calls, steps) == ([["sync", grown]], [*range(grown + 1, last + 1)])
+        elif seat == "2":
+            assert (calls, steps) == ([["sync", 0]], [*range(1, 14)])
+        else:
+            lost, whole_again = [["restore", 10], ["reset", 10], *again], [["reset", grown], *full]
+            assert calls == [["sync", 0], *lost, *whole_again]
+            assert steps == [*range(1, 14), *range(11, last + 1)]
+        for _, epoch, samples in batches if joined else batches[:10] + batches[13:]:
+            epochs.setdefault(epoch, Counter()).update(samples)
+    for seen in epochs.values():
+        assert set(seen) == set(range(1203))
+        assert seen.total() - 1203 < 3 * RANKS
+
+
 DDP = {  # the kind of model, who is lost when and how, and who is left
     "plain": ("2:4:before,13:1:bucket,23:0:before", [2, 3]),
     "parts": ("13:1:forward,23:0:after,23:3:again,33:4:script", [2]),
@@ -189,6 +228,30 @@ def test_what_has_no_use_for_spares_says_so(shanty: Shanty, tmp_path: Path) -> N
     alone = shanty("run", "--mpi", "openmpi5", "--spares", "1", SPARE)
     assert alone.returncode == 2
     assert "--spares needs --elastic" in alone.stderr
+
+
+XGBOOST = [("train", "1", ""), ("train", "2", "raise"), ("dart", "0", ""), ("fit", "0,2", "")]
+
+
+@pytest.mark.parametrize("how, ranks, more", XGBOOST, ids=[" ".join(each) for each in XGBOOST])
+@pytest.mark.sampled(3)
+def test_xgboost_goes_on(shanty: Shanty, how: str, ranks: str, more: str) -> None:
+    """Each round and its callbacks come once; an undisturbed training ends with a loss of 0.031."""
+    pytest.importorskip("xgboost")
+    wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", "3", "--elastic"]
+    script = str(WORKERS / "xgb_elastic.py")
+    done = shanty("run", *wanted, script, how, ranks, more, timeout=240)
+    told, lost = left(done), [int(word) for word in ranks.split(",")]
+    assert [each["first"] for each in told] == [k for k in range(3) if k not in lost]
+    for each in told:
+        assert each["epochs"] == list(range(20))
+        assert (each["rounds"], set(each["history"].values())) == (20, {20})
+        assert 0.02 < each["loss"] < (0.3 if how == "dart" else 0.04)
+    whose = "2 ranks are" if len(told) == 2 else "this rank alone is"
+    share = f"{20 * len(told)},000 of 60,000 rows ({len(told) / 3:.0%})"
+    assert f"{whose} left, with {share}" in done.stderr
+    assert "shanty: training goes on from round 7: 2 ranks are left" in done.stderr
+    assert "WARNING" not in done.stderr
 
 
 def test_a_rank_that_cannot_come_back_is_done_without(shanty: Shanty) -> None:

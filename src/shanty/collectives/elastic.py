@@ -32,8 +32,7 @@ Broadcast = Callable[[Any], Any]
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
     """The hosts of the job have changed. `skip_sync`: the state need not be broadcast for that.
 
-    A commit raises it when lost ranks of an elastic run have been started again, and after a
-    script's own call of `State.on_hosts_updated`.
+    A commit raises it when lost ranks were started again, or after `State.on_hosts_updated`.
     """
 
     def __init__(self, skip_sync: bool) -> None:
@@ -68,6 +67,7 @@ class State(Kept):
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._last_updated_timestamp = 0.0
         self._reset_callbacks: list[Callable[[], object]] = []
         self._commits = 0
         self._store: Store | None = None  # while `run` runs, on rank 0
@@ -85,9 +85,10 @@ class State(Kept):
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Have the next commit raise HostsUpdatedInterrupt. All ranks must call this.
+        """Have the next commit raise HostsUpdatedInterrupt, on all ranks. Rank 0's call counts.
 
-        update_res: 1 hosts were removed, 2 added; after a removal alone no broadcast is needed.
+        timestamp: later than those before, else it is ignored. update_res: 1 hosts were removed, 2
+        added; after a removal alone no broadcast is needed.
         """
         self._host_messages.put((timestamp, update_res))
 
@@ -108,14 +109,20 @@ class State(Kept):
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt if `on_hosts_updated` was called since it was last asked.
 
-        In an elastic run that has lost ranks, also when new ones are there in their place.
+        In an elastic run that has lost ranks, also when new ones are there in their place. All
+        ranks must call it together, since rank 0 tells them.
         """
+        before = latest = self._last_updated_timestamp
         changes = 0
         while not self._host_messages.empty():
-            changes |= self._host_messages.get()[1]
+            timestamp, change = self._host_messages.get()
+            if timestamp > latest:
+                latest, changes = timestamp, changes | change
+        before, latest, changes = self._bcast_object((before, latest, changes))
+        self._last_updated_timestamp = latest
         if survivors.see_new_ranks():
             raise HostsUpdatedInterrupt(skip_sync=False)
-        if changes:
+        if latest > before:
             raise HostsUpdatedInterrupt(skip_sync=changes == 1)
 
     def reset(self) -> None:
@@ -223,10 +230,13 @@ def _train(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Result:
-    failures, commits_then, skip_sync = 0, 0, False
+    failures, commits_then, skip_sync, begins = 0, 0, False, True
     while True:
         failure = ""
         try:
+            if not begins:
+                state.on_reset()
+            begins = False
             state._copy = commits.pair(state._store, path)
             if not skip_sync:
                 state.sync()
@@ -250,6 +260,8 @@ def _train(
             skip_sync, failure = False, str(error)
         except HostsUpdatedInterrupt as change:
             skip_sync = change.skip_sync
+            if not skip_sync:
+                state.save()  # what rank 0 has saved goes to all
         lost = reset()
         if lost:
             failures, skip_sync = 0, False  # the training is not to blame
@@ -257,4 +269,3 @@ def _train(
             why = survivors.left() if lost else failure
             say(f"training goes back to its last commit: {why}")
         keep()
-        state.on_reset()

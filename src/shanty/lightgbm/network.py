@@ -22,6 +22,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from shanty._departures import Departures
+from shanty.collectives import survivors
 from shanty.lightgbm.errors import WorldError
 from shanty.lightgbm.installed import lightgbm
 
@@ -180,6 +181,12 @@ def init() -> None:
     global _network
     if MPI.COMM_WORLD.size == 1:
         return
+    if survivors.is_elastic():
+        raise WorldError(
+            "LightGBM cannot train over the ranks of an elastic run: its C++ code cannot be left "
+            "in the midst of a collective, so it could not go on when a rank is lost. Leave out "
+            "--elastic; with --retries a run that lost a rank starts again."
+        )
     if _network is None:
         _network = _Network()
     if _network.failed:

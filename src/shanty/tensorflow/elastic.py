@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from shanty.collectives import survivors
 from shanty.collectives.array_calls import Array
 from shanty.collectives.elastic import HostsUpdatedInterrupt, ObjectState, State
 from shanty.collectives.errors import HorovodInternalError
@@ -48,7 +49,10 @@ class TensorFlowState(VariablesState):
         self.session = session or (None if tf.executing_eagerly() else v1.get_default_session())
         self._operation: Any = None  # that broadcasts in the session
         super().__init__(**kwargs)
-        self.sync()
+        if survivors.is_elastic():
+            self.save()  # when a new rank comes here, the others are training
+        else:
+            self.sync()
 
     def variables(self) -> Sequence[Any]:
         """Return the variables."""

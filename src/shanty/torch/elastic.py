@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, TypeVar
 
 import torch
@@ -84,6 +84,15 @@ class ElasticSampler(Sampler[int]):
         """Note that each rank has done a batch of `batch_size` samples."""
         self.processed_num += batch_size * self.num_replicas
 
+    def record_indices(self, indices: Sequence[int]) -> None:
+        """Note that each rank has done as many samples as these, the next ones of its share."""
+        self.record_batch(0, len(indices))
+
+    @property
+    def processed_indices(self) -> set[int]:
+        """The samples of this epoch that all ranks together have done."""
+        return set(self._order()[: self.processed_num])
+
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, and how many samples of it all ranks together have done."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
@@ -97,12 +106,15 @@ class ElasticSampler(Sampler[int]):
     def reset(self) -> None:
         """Deal what is left of the epoch out to the ranks that there are now."""
         self.num_replicas, self.rank = world.size(), world.rank()
+        self.remaining_indices = self._order()[self.processed_num :]
+        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def _order(self) -> list[int]:
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)
-        self.remaining_indices = indices[self.processed_num :]
-        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
-        self.total_size = self.num_samples * self.num_replicas
+        return indices
 
     def __iter__(self) -> Iterator[int]:
         """Deal out this rank's samples; the first ones come again where shares are uneven."""
@@ -229,6 +241,7 @@ class TorchState(ObjectState):
         """Take over rank 0's state, on every rank."""
         for handler in self._handlers.values():
             handler.sync()
+            handler.save()  # a new rank has nothing else to go back to
         super().sync()
 
     def kept(self) -> Any:

@@ -17,13 +17,16 @@ import struct
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shanty
-from shanty.runtime.rundir import FAILING, RUN_DIR
+from shanty.collectives import survivors
+from shanty.collectives.world import promised_world
+from shanty.runtime.rundir import FAILING, RUN_DIR, SEAT
 from shanty.xgboost.consensus import Ranks, together
 from shanty.xgboost.errors import WorldError
 from shanty.xgboost.installed import xgboost
@@ -35,8 +38,10 @@ TIMEOUT = 300  # seconds; XGBoost's own default
 _TRIES = 3
 _JOINING = 20  # seconds that the tracker waits for one more rank; all start to join together
 _PARTING = 10  # seconds that the tracker waits at most for all ranks to finish
+_LOOK = 0.02  # seconds between two looks for a lost rank
+_NO_TAG = 6  # of no message
 _GRACE = 3  # seconds before a rank reports that it has lost another one
-_COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
+COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
 
 _lock = threading.RLock()
 _standing: Communicator | None = None
@@ -52,6 +57,7 @@ class Communicator(Ranks):
         self._tracker: Any = None
         self._context: Any = None
         self._sockets: set[int] = set()  # XGBoost's, to the other ranks
+        self._port = 0  # of the tracker
 
     def bring_up(self) -> None:
         """Starts XGBoost's communication; WorldError where that fails, on every rank."""
@@ -90,7 +96,10 @@ class Communicator(Ranks):
         arguments = comm.bcast(arguments, 0)
         if arguments is None:
             return failure  # the others must not wait for it
+        self._port = int(arguments["dmlc_tracker_port"])
         arguments |= {"dmlc_task_id": f"{self.rank:08d}", "dmlc_timeout": self.timeout}
+        if survivors.is_elastic():
+            arguments["dmlc_retry"] = 1  # after a loss the tracker may be gone
         self._context = xgboost.collective.CommunicatorContext(**arguments)
         before = _sockets()
         try:
@@ -149,8 +158,31 @@ class Communicator(Ranks):
         for each in self._sockets:
             _let_reset(each)
         self._sockets.clear()
-        with suppress(xgboost.core.XGBoostError):
+        with suppress(xgboost.core.XGBoostError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a tracker that is gone
             self.take_down()
+
+    def rejoin(self) -> None:
+        """Join the ranks that are left of an elastic run, after `give_up`."""
+        Ranks.__init__(self, _own_mpi(), self.timeout)
+        if self.mpi is not None:
+            places = self.mpi.allgather(socket.gethostname())
+            here = [rank for rank, each in enumerate(places) if each == places[self.rank]]
+            survivors.renumber(self.rank, self.size, here.index(self.rank), len(here))
+        self.bring_up()
+
+    def break_connections(self) -> None:
+        """Have XGBoost's calls fail that wait for another rank; from another thread."""
+        nothing = os.open("/", getattr(os, "O_PATH", os.O_RDONLY))  # for any call an error
+        for each in [*self._sockets]:
+            with suppress(OSError), socket.socket(fileno=os.dup(each)) as connection:
+                ports = connection.getsockname()[1], connection.getpeername()[1]
+                if self._port not in ports:
+                    _let_reset(each)
+                    self._sockets.discard(each)  # another thread may do the same
+                    connection.shutdown(socket.SHUT_RDWR)  # what waits for it wakes up
+                    os.dup2(nothing, each, inheritable=False)
+        os.close(nothing)
 
     def take_down(self) -> None:
         """Ends XGBoost's communication at once; XGBoostError where it has failed before."""
@@ -249,9 +281,10 @@ def blaming_the_lost() -> Iterator[None]:
     It waits a little first, so that the run can report the rank that failed first.
     """
     try:
-        yield
+        with watched(_standing):
+            yield
     except xgboost.core.XGBoostError as error:
-        if _COLLECTIVE not in str(error):
+        if COLLECTIVE not in str(error):
             raise
         report_at, why = time.monotonic() + _GRACE, ""
         if _standing is not None:
@@ -265,6 +298,38 @@ def blaming_the_lost() -> Iterator[None]:
             "init(timeout=…). The log of that rank says why. "
             f"XGBoost: {_last_words(error)}"
         ) from None
+
+
+@contextmanager
+def watched(ranks: Communicator | None) -> Iterator[None]:
+    """Break XGBoost's connections when a rank of an elastic run is lost: it would wait for it."""
+    mpi = ranks.mpi if ranks is not None and survivors.is_elastic() else None
+    if mpi is None or ranks is None or ranks.size == 1:
+        yield
+        return
+    from mpi4py import MPI
+
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK):
+            try:
+                mpi.Iprobe(MPI.ANY_SOURCE, _NO_TAG)
+            except MPI.Exception:
+                ranks.break_connections()
+                return
+
+    thread = threading.Thread(target=watch, name="shanty losses", daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -302,6 +367,8 @@ def _own_mpi() -> MPI.Intracomm:
         )
     if not MPI.Is_initialized():  # mpi4py.rc.initialize = False
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if survivors.is_elastic():
+        return survivors.track(survivors.living(promised_world).Dup())
     world = MPI.COMM_WORLD
     if os.environ.get("SHANTY_SPARES"):
         raise WorldError("XGBoost has no use for --spares: start the run without them.")
@@ -350,7 +417,11 @@ def _address(comm: MPI.Intracomm) -> str | None:
     from mpi4py import MPI
 
     if RUN_DIR in os.environ:
-        return os.environ.get("SHANTY_ADDRESS") or os.environ.get("MASTER_ADDR") or None
+        found = os.environ.get("SHANTY_ADDRESS")
+        if not found and os.environ.get(SEAT, "0") != "0":  # rank 0 was lost: this one follows it
+            each = os.environ.get("SHANTY_ADDRESSES", "").split(",")[int(os.environ[SEAT]) :][:1]
+            found = "".join(each).rpartition(":")[0].strip("[]")
+        return found or os.environ.get("MASTER_ADDR") or None
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     alone = here.size == comm.size
     here.Free()

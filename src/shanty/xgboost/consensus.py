@@ -291,7 +291,15 @@ def together(
             own.append(error)
             return [], f"rank 0 on {gethostname()}: {type(error).__name__}: {error}"
 
-    result, failure = consensus.conclude((done, failure), bool(failure), decide)
+    try:
+        result, failure = consensus.conclude((done, failure), bool(failure), decide)
+    except WorldError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "mpi4py":
+            raise
+        ranks.failed = True
+        raise WorldError(f"{what}: another rank was lost ({error})") from error
     if own:
         raise own[0]
     if failure:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from typing import Any, Self
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shanty.xgboost import elastic
 from shanty.xgboost.agreement import Facts, compare, of_parameters, same_model
 from shanty.xgboost.columns import shared
 from shanty.xgboost.communication import Communicator, current, leaving_together
@@ -87,14 +89,18 @@ class OverRanks:
         own: Any = self
         rows, options = ready(ranks, own, X, y, options)
         before = self.callbacks
+        lasts = elastic.is_elastic()
+        train = elastic.train if lasts else xgboost.sklearn.train
         if not self._is_forest:
-            self.callbacks = [Stopping(before, ranks), Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
+            own_calls = before or () if lasts else [Stopping(before, ranks)]
+            self.callbacks = [*own_calls, Report(self.get_num_boosting_rounds())]  # type: ignore[attr-defined]
         try:
-            with leaving_together(ranks):
+            with leaving_together(ranks), mock.patch.object(xgboost.sklearn, "train", train):
                 super().fit(rows, y, **options)  # type: ignore[misc]
         finally:
             self.callbacks = before
-        same_model(ranks, own.get_booster())
+        if not lasts:
+            same_model(ranks, own.get_booster())
         return self
 
     def _configure_fit(self, *args: Any, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import shanty
 from shanty.runtime.rundir import RUN_DIR
+from shanty.xgboost import elastic
 from shanty.xgboost.agreement import agree, same_model
 from shanty.xgboost.communication import Communicator, current, leaving_together
 from shanty.xgboost.consensus import together
@@ -79,14 +80,24 @@ def train(
     options["evals"] = evals = list(options.get("evals") or ())
     matrices = {"dtrain": dtrain, **{f"evals {name!r}": each for each, name in evals}}
     agree(ranks, params, {"num_boost_round": num_boost_round, **_of_all(options)}, matrices)
-    each_round = [Stopping(callbacks, ranks), Report(num_boost_round)]
     options["custom_metric"] = over_ranks(options.get("custom_metric"), ranks)
+    report = Report(num_boost_round)
     with leaving_together(ranks):
-        booster = xgboost.train(params, dtrain, num_boost_round, callbacks=each_round, **options)
+        if elastic.is_elastic():
+            each_round = [*(callbacks or ()), report]
+            booster = elastic.train(
+                params, dtrain, num_boost_round, callbacks=each_round, **options
+            )
+        else:
+            each_round = [Stopping(callbacks, ranks), report]
+            booster = xgboost.train(
+                params, dtrain, num_boost_round, callbacks=each_round, **options
+            )
     for what in ("feature_names", "feature_types"):
         if getattr(booster, what) is None:  # XGBoost takes none from a matrix without rows
             setattr(booster, what, getattr(dtrain, what))
-    same_model(ranks, booster)
+    if not elastic.is_elastic():
+        same_model(ranks, booster)
     return booster
 
 

@@ -77,15 +77,32 @@ def test_callbacks_come_in_order_after_reset() -> None:
     assert called == ["reset", "a", "b"]
 
 
-@pytest.mark.parametrize(("updates", "skips"), [([1], True), ([2], False), ([1, 2], False)])
+@pytest.mark.parametrize(
+    ("updates", "skips"), [([1], True), ([2], False), ([1, 2], False), ([2, 1], False)]
+)
 def test_hosts_that_change(updates: list[int], skips: bool) -> None:
     state = plain()
     for number, update in enumerate(updates):
-        state.on_hosts_updated(float(number), update)
+        state.on_hosts_updated(number + 1.0, update)
     with pytest.raises(elastic.HostsUpdatedInterrupt) as interrupt:
         state.commit()
     assert interrupt.value.skip_sync is skips
     state.commit()  # told once
+    state.on_hosts_updated(1.0, 2)  # no news
+    state.check_host_updates()
+
+
+def test_rank_0_tells_the_others_that_hosts_change() -> None:
+    told = [(0.0, 5.0, 1), (5.0, 5.0, 0), (5.0, 7.0, 3)]
+    state = elastic.ObjectState(lambda _: told.pop(0), lambda: 1)
+    state.on_hosts_updated(9.0, 2)  # this rank's own message does not count
+    for skips in (True, None, False):
+        if skips is None:
+            state.check_host_updates()
+            continue
+        with pytest.raises(elastic.HostsUpdatedInterrupt) as interrupt:
+            state.check_host_updates()
+        assert interrupt.value.skip_sync is skips
 
 
 def trained(momentum: float = 0.9) -> tuple[Any, Any]:
@@ -131,6 +148,21 @@ def test_several_models_by_any_name_and_what_is_assigned() -> None:
     state.restore()
     assert weights(one) + weights(two) == saved
     assert state.generator is one
+
+
+def test_what_came_from_rank_0_is_what_it_goes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new rank that is the only one left after the next loss must not begin anew."""
+    state = elastic.TorchState(model=torch.nn.Linear(1, 1, bias=False), step=0)
+    saved = elastic.TorchState(model=torch.nn.Linear(1, 1, bias=False))
+    monkeypatch.setattr(
+        functions, "broadcast_parameters", lambda own, **_: own["weight"].fill_(7.0)
+    )
+    state.sync()
+    with torch.no_grad():
+        state.model.weight.fill_(9.0)
+    state.restore()
+    assert weights(state.model) == [[7.0]]
+    assert weights(saved.model) != [[7.0]]
 
 
 def test_a_handler_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +229,19 @@ def test_it_goes_on_with_another_number_of_ranks(monkeypatch: pytest.MonkeyPatch
     assert [len(each) for each in rest] == [4, 4, 4]
 
 
+def test_samples_that_are_recorded_as_in_older_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "size", lambda: 2)
+    sampler = elastic.ElasticSampler(range(20), seed=5)
+    mine = list(sampler)[:3]
+    sampler.record_indices(mine)
+    assert sampler.processed_num == 6
+    assert set(mine) < sampler.processed_indices
+    sampler.reset()
+    assert sampler.processed_indices.isdisjoint(sampler.remaining_indices)
+    sampler.set_epoch(1)
+    assert sampler.processed_indices == set()
+
+
 def test_fewer_samples_left_than_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     left = {"epoch": 0, "processed_num": 19}
     dealt = deal(monkeypatch, 4, lambda sampler: sampler.load_state_dict(left))
@@ -229,6 +274,58 @@ def test_a_failure_takes_it_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert resets == [2]
     assert "goes back to its last commit: gone" in capsys.readouterr().err
     assert files() == []
+
+
+def test_the_order_of_a_reset() -> None:
+    """As Horovod documents it; also where another failure comes in the midst of it."""
+    called: list[str] = []
+    failures = [HorovodInternalError("in train"), HorovodInternalError("in a callback")]
+
+    class Mine(elastic.ObjectState):
+        def restore(self) -> None:
+            called.append("restore")
+
+        def save(self) -> None:
+            called.append("save")
+
+        def sync(self) -> None:
+            called.append("sync")
+
+        def reset(self) -> None:
+            called.append("state")
+
+    def train(_: Any) -> str:
+        called.append("train")
+        if failures:
+            raise failures.pop(0)
+        if called.count("train") < 4:
+            raise elastic.HostsUpdatedInterrupt(called.count("train") == 3)
+        return "done"
+
+    def callback() -> None:
+        called.append("callback")
+        if failures:
+            raise failures.pop(0)
+
+    state = Mine(lambda value: value, lambda: 0)
+    state.register_reset_callbacks([callback])
+    assert elastic.run_fn(train, lambda: called.append("init"))(state) == "done"
+    begin, again = ["sync", "train"], ["restore", "init", "state", "callback"]
+    added, removed = ["save", "init", "state", "callback"], ["init", "state", "callback", "train"]
+    assert called == [*begin, *again, *again, *begin, *added, *begin, *removed]
+
+
+def test_a_change_of_hosts_between_commits_takes_nothing_back() -> None:
+    seen: list[int] = []
+
+    def train(state: Any) -> None:
+        seen.append(state.step)
+        if len(seen) == 1:
+            state.step = 5
+            raise elastic.HostsUpdatedInterrupt(False)
+
+    elastic.run_fn(train, lambda: None)(plain(step=0))
+    assert seen == [0, 5]
 
 
 def test_it_is_not_tried_for_ever() -> None:

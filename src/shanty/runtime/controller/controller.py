@@ -328,6 +328,7 @@ class Controller:
             )
             self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan.limits.grace)
         starts = not self.ending and self.outcome.launcher is None
+        starts = starts and self.elastic is None  # the others do not wait for ranks that come back
         if starts and (missing := late(self.plan, self.worlds, now, self.began)) is not None:
             self._condemn(missing, 0.0)
         self._judge_alone(now)

@@ -8,6 +8,7 @@ a training loop fails where that is not so.
 from __future__ import annotations
 
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shanty.collectives import process_sets
+from shanty.collectives.negotiation import Negotiator
 from shanty.collectives.objects import allgather_object
 from shanty.collectives.process_sets import ProcessSet
 from shanty.torch.hvd import ops
@@ -30,6 +33,10 @@ class Agreement:
     """What the ranks of one optimizer have compared so far, the same on all of them."""
 
     def __init__(self) -> None:
+        self._world: weakref.ref[Negotiator] | None = None  # in which they were compared
+        self._begin()
+
+    def _begin(self) -> None:
         self._steps = 0
         self._joins = ops.joins()
         self._differs = False  # a warning has said so
@@ -44,8 +51,13 @@ class Agreement:
 
         The first step compares parameters and options. Steps 2, 4, 8, …, 512, 1024, 1536 compare
         options, which a scheduler may change on some ranks only. Nothing is compared after a join:
-        ranks with less data have made fewer steps. Raises as `compare` does.
+        ranks with less data have made fewer steps. After an elastic reset steps are counted again,
+        since some ranks may be new. Raises as `compare` does.
         """
+        world = process_sets.negotiator(process_set)
+        if self._world is not None and self._world() is not world:
+            self._begin()
+        self._world = weakref.ref(world)
         if self._joins != ops.joins():
             return
         step = self._steps + 1

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from shanty.collectives import call_sites, gradient_groups, world
+from shanty.collectives import call_sites, gradient_groups, survivors, world
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
@@ -282,10 +282,16 @@ def _finish(unit: Unit) -> Exception | None:
 
 
 def _grouped(new: list[Gradient], groups: Groups, process_set: ProcessSet) -> list[list[Gradient]]:
-    """Return the groups asked for. All ranks take the order that the first of them has."""
+    """Return the groups asked for. All ranks take the order that the first of them has.
+
+    In an elastic run that of the names: where a new rank comes here, the others are training.
+    """
     first = world.rank() if process_set.ranks is None else process_set.ranks[0]
     names = [each.name for each in new]
-    order = broadcast_object(names, root_rank=first, process_set=process_set)
+    if survivors.is_elastic():
+        order = sorted(names)
+    else:
+        order = broadcast_object(names, root_rank=first, process_set=process_set)
     position = {name: i for i, name in enumerate(order)}
     new = sorted(new, key=lambda each: position.get(each.name, len(position)))
     places = gradient_groups.split([each.parameter for each in new], groups)
