@@ -193,7 +193,14 @@ class OpenMPI5(OpenMPI):
     without_cma = (("OMPI_MCA_smsc", "^cma"),)
     oversubscribed = (("PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"),)
     # The slots of ranks that were lost remain taken for those that are started in their place.
-    elastic = (("OMPI_MCA_async_mpi_finalize", "1"), *tcp_and_memory, *oversubscribed)
+    # --with-ft is for the first ranks; of those that are started later the launcher ends all when
+    # it loses one, unless they are recoverable.
+    elastic = (
+        ("OMPI_MCA_async_mpi_finalize", "1"),
+        ("PRTE_MCA_state_base_recoverable", "1"),
+        *tcp_and_memory,
+        *oversubscribed,
+    )
     segment_variables = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
     prefix_variables = ("OPAL_PREFIX",)
     radix_variable = "PRTE_MCA_rml_base_radix"

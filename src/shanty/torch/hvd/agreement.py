@@ -8,6 +8,7 @@ a training loop fails where that is not so.
 from __future__ import annotations
 
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shanty.collectives import process_sets
+from shanty.collectives.negotiation import Negotiator
 from shanty.collectives.objects import allgather_object
 from shanty.collectives.process_sets import ProcessSet
 from shanty.torch.hvd import ops
@@ -27,9 +30,16 @@ _OFTEN = 512  # steps after which options are compared again
 
 
 class Agreement:
-    """What the ranks of one optimizer have compared so far, the same on all of them."""
+    """What the ranks of one optimizer have compared so far, the same on all of them.
+
+    They begin again whenever Horovod was started again: some of them may be new.
+    """
 
     def __init__(self) -> None:
+        self._world: weakref.ref[Negotiator] | None = None
+
+    def _begin(self, negotiator: Negotiator) -> None:
+        self._world = weakref.ref(negotiator)
         self._steps = 0
         self._joins = ops.joins()
         self._differs = False  # a warning has said so
@@ -46,6 +56,9 @@ class Agreement:
         options, which a scheduler may change on some ranks only. Nothing is compared after a join:
         ranks with less data have made fewer steps. Raises as `compare` does.
         """
+        negotiator = process_sets.negotiator(process_set)
+        if self._world is None or self._world() is not negotiator:
+            self._begin(negotiator)
         if self._joins != ops.joins():
             return
         step = self._steps + 1
