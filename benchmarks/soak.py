@@ -1,6 +1,6 @@
 """Whether an elastic run that loses ranks again and again leaks, or stands still at some time.
 
-    python benchmarks/soak.py [--minutes 30] [--every 10] [--seed N] [--out FILE]
+    python benchmarks/soak.py [--minutes 30] [--every 10] [--seed N] [--framework torch]
 
 Four ranks on this machine train by `hvd.elastic`. Every few seconds one is lost, sometimes two, in
 ways drawn by the seed, and started again by the others. Whenever all are there, the descriptors,
@@ -41,7 +41,7 @@ RANKS = 4
 KINDS = ["SIGKILL", "SIGSEGV", "SIGABRT", "exception", "sys.exit", "os._exit", "SIGSTOP"]
 KINDS += ["two at once", "one after the other", "one that joins"]
 LIMITS = {"MB": 0.15, "zombies": 0.05, "": 0.02}  # what may be more with each loss
-_LIMIT = 90.0  # seconds after which the run stands still
+_LIMIT = 240.0  # seconds after which the run stands still
 _YOUNG = 2  # losses that a process has to have seen before its growth counts
 _WORDS = {  # of a process's command, and what it is then
     "rank.exec": "rank.exec", "/fork_server.py ": "fork server", "prterun": "launcher",
@@ -98,7 +98,7 @@ def private(pid: int) -> float:
 class Soak:
     """A run that loses ranks. folder: where it trains."""
 
-    def __init__(self, folder: Path, seed: int, options: list[str]) -> None:
+    def __init__(self, folder: Path, seed: int, framework: str, options: list[str]) -> None:
         self.folder, self._random = folder, random.Random(seed)
         self.home, self._tmp = folder / "home", folder / "tmp"
         for each in (self.home, self._tmp):
@@ -106,7 +106,7 @@ class Soak:
         mpis = Path(os.environ.get("SHANTY_HOME", Path.home() / ".shanty")) / "mpi"
         (self.home / "mpi").symlink_to(mpis)
         words = ["run", "--mpi", "openmpi5", "--oversubscribe", "--elastic", "-n", str(RANKS)]
-        words += ["--stall-after", "3s", *options, str(HERE / "soak_rank.py")]
+        words += ["--stall-after", "3s", *options, str(HERE / "soak_rank.py"), framework]
         self._environ = {**os.environ, "SHANTY_HOME": str(self.home), "TMPDIR": str(self._tmp)}
         with (folder / "output").open("w") as output:
             self.process = subprocess.Popen(
@@ -269,15 +269,22 @@ def report(soak: Soak) -> list[str]:
 @click.option("--every", default=10.0, help="Seconds from a loss to the next one, at least.")
 @click.option("--seed", type=int, help="Which losses; one at random if it is not given.")
 @click.option("--option", "options", multiple=True, help="Of `shanty run`; by default --warm.")
+@click.option("--framework", default="numpy", help="Or torch, whose optimizer then takes part.")
 @click.option("--out", type=Path, help="A file for all figures.")
 def main(
-    minutes: float, every: float, seed: int | None, options: tuple[str, ...], out: Path | None
+    minutes: float,
+    every: float,
+    seed: int | None,
+    options: tuple[str, ...],
+    framework: str,
+    out: Path | None,
 ) -> None:
     """Lose ranks, and look for what grows."""
     seed = random.randrange(1 << 16) if seed is None else seed
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     click.echo(f"seed {seed}, in {folder}")
-    soak = Soak(folder, seed, list(options) or ["--warm=torch,torch._dynamo"])
+    usual = "--warm=torch,torch._dynamo" if framework == "torch" else "--warm=numpy"
+    soak = Soak(folder, seed, framework, list(options) or [usual])
     faults = []
     try:
         soak.begin()

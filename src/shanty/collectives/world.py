@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives import process_sets as registry
 from shanty.collectives import survivors
-from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange, wait
 from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
 from shanty.collectives.settings import DYNAMIC, Settings
@@ -46,6 +45,14 @@ def init(
     tensors. name: the front end's, for messages.
     """
     sets = _listed(process_sets)
+    if survivors.is_elastic() and not comm and registry.standing is None:
+        return survivors.start(lambda: _init(comm, sets, kernels, name), shutdown)
+    return _init(comm, sets, kernels, name)
+
+
+def _init(
+    comm: Sequence[int] | MPI.Comm | None, sets: list[ProcessSet], kernels: Kernels, name: str
+) -> bool:
     with _lock:
         world = registry.standing
         if world is not None:
@@ -105,21 +112,13 @@ def restart(init: Callable[[], object]) -> bool:
     from mpi4py import MPI
 
     before = survivors.count()
-    size = 0
-    while True:
-        survivors.revoke()
-        survivors.all_say(False)
-        with suppress(MPI.Exception):
-            shutdown()
-        left = survivors.shrink()
-        try:
-            init()
-        except (HorovodInternalError, MPI.Exception):
-            if left == size:  # no other rank was lost meanwhile
-                raise
-            size = left
-            continue
-        return left < before
+    survivors.revoke()
+    survivors.all_say(False)
+    with suppress(MPI.Exception):
+        shutdown()
+    survivors.shrink()
+    init()
+    return survivors.count() < before
 
 
 def is_initialized() -> bool:

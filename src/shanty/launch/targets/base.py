@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+from shanty.launch.elastic_support import IMAGE, QUEUE, Support, described
 from shanty.launch.settings import Settings
 from shanty.launch.surroundings import Surroundings as Surroundings  # part of what plug-ins use
 from shanty.runtime import site
@@ -72,6 +73,7 @@ class Planned:
     job: JobSpec
     run: RunDir
     takes_long: ClassVar[bool] = False  # hosts have to be prepared first
+    elastic: ClassVar[Support] = QUEUE  # what an elastic run outlives there
 
     @property
     def raw(self) -> bool:
@@ -91,6 +93,8 @@ class Planned:
         """What would be run, for a person to read."""
         outline = self.outline()
         heads = [f"# {label:<7} {value}" for label, value in outline.heads]
+        if self.job.elastic is not None:
+            heads.append(f"# elastic {described(IMAGE if self.job.image else self.elastic)}")
         return "\n".join([*heads, *outline.script])
 
     def render_as(self, form: str) -> str:
