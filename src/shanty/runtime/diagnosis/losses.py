@@ -17,13 +17,20 @@ class Losses:
     def __init__(self, least: int) -> None:
         self.least = least
         self.failures: List[Failure] = []  # in their order
+        self._codes: List[Optional[int]] = []
         self.gone: Set[int] = set()  # ranks that were lost, and have not come back
         self.explained: Dict[int, Failure] = {}  # of ranks that are ended, or are on a lost host
 
-    def add(self, rank: int, failure: Failure) -> None:
-        """Note why a rank was lost."""
+    def add(self, rank: int, failure: Failure, code: Optional[int]) -> None:
+        """Note why a rank was lost, and the exit code that it ended with."""
         self.gone.add(rank)
         self.failures.append(self.explained.pop(rank, failure))
+        self._codes.append(code)
+
+    def code_of(self, verdict: Failure) -> Optional[int]:
+        """Return the exit code of the rank whose loss a verdict is; another may be in its place."""
+        known = {(each.rank, each.what): code for each, code in zip(self.failures, self._codes)}
+        return known.get((verdict.rank, verdict.what))
 
     def verdict(self, expected: int) -> Optional[Failure]:
         """Return why a world of `expected` ranks has to end; None while it goes on."""

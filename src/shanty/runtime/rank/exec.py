@@ -45,7 +45,7 @@ _NO_TTY = "SHANTY_NO_TTY"
 _ELASTIC = "SHANTY_ELASTIC"
 _JOINS, _SEATS = "SHANTY_JOINS", "--seats="  # as in `rundir`, which is not light
 # Open MPI's words for each collective that a loss breaks off; it is an error of the call as well.
-_NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ")
+_NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ", b"[warn] Epoll ADD(4) on fd ")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long

@@ -164,3 +164,15 @@ def test_a_rank_that_was_lost_while_others_still_joined() -> None:
     world.tolerate(1)
     assert world.losses is not None and world.losses.gone == {0}
     assert verdict(world) is None
+
+
+def test_the_exit_code_is_that_of_the_loss_also_where_another_took_its_place() -> None:
+    world = elastic(2)
+    end(world, 1, -9)
+    started = {"event": "started", "rank": 1, "host": "h", "size": 2}
+    world.report(Report(started), 6.0)
+    end(world, 0, -11)
+    end(world, 1, 0)
+    failure = verdict(world)
+    assert failure is not None
+    assert world.exit_code(failure) in (137, 139)
