@@ -9,7 +9,7 @@ first step in the next world, on whichever rank is first. The ways take turns:
 - shanty run --elastic: the others go on from the last commit
 - torchrun --max-restarts: all processes are started again, and load the last checkpoint
 - torchrun --nnodes=1:N, an agent a rank: the lost rank's agent is killed, too, so the others start
-  again with fewer
+  again with fewer. They wait 10 s for more to come, and by default 30 s
 - torchft: the others go on (managers, lighthouse, Gloo). It is installed beside this Python's own
   packages: pip install --no-deps --target
 
@@ -63,7 +63,7 @@ def restarts(size: int, _: Path) -> list[Line]:
 def fewer(size: int, _: Path) -> list[Line]:
     words = ["-m", "torch.distributed.run", f"--nnodes=1:{size}", "--max-restarts", "3"]
     words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port()}"]
-    words += ["--rdzv-conf", "last_call_timeout=1", "--nproc-per-node", "1", RANK, "torchrun"]
+    words += ["--rdzv-conf", "last_call_timeout=10", "--nproc-per-node", "1", RANK, "torchrun"]
     return [(words, {}) for _ in range(size)]
 
 
