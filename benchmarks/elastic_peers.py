@@ -144,8 +144,7 @@ def lose(way: str, size: int, packages: Path) -> float | None:
 
             ready = until(_START, trains)
             if not ready:
-                click.echo(f"{way} on {size}: {(folder / 'output').read_text()[-600:]}", err=True)
-                return None
+                return _hung(way, folder)
             before = {world for _, world in worlds(folder)}
             pid = int(pids[1].read_text())
             if way == "torchrun --nnodes=1:N":
@@ -159,7 +158,11 @@ def lose(way: str, size: int, packages: Path) -> float | None:
                 return next(found, 0.0)
 
             stepped = until(_LIMIT, next_step)
-            return stepped - died if stepped else None
+            return stepped - died if stepped else _hung(way, folder)
+
+
+def _hung(way: str, folder: Path) -> None:
+    click.echo(f"{way}, no step:\n{(folder / 'output').read_text()[-1500:]}", err=True)
 
 
 @click.command()

@@ -25,7 +25,7 @@ def lose(
 ) -> CompletedProcess[str]:
     """Run the training, or another script, on four ranks, some of which are lost."""
     wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", str(RANKS), *options]
-    return shanty("run", *wanted, script, how, ranks, timeout=120)
+    return shanty("run", *wanted, script, how, ranks, timeout=240)
 
 
 def left(done: CompletedProcess[str]) -> list[dict[str, Any]]:

@@ -40,14 +40,17 @@ elif HOW != "unable":
 
 torch.set_num_threads(1)
 model = torch.nn.Linear(1000, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)  # takes seconds the first time
+optimizer = None
+if HOW == "back":
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)  # takes seconds the first time
 hvd.init()
 first = int(os.environ["SHANTY_SEAT"])
 if HOW == "split":
     doomed, side = {}, survivors._living.Split(first in LOST)
 sampler = hvd.elastic.ElasticSampler(range(4 * STEPS), shuffle=False)
 state = hvd.elastic.TorchState(model=model, sampler=sampler, step=0, lost=0)
-optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+if optimizer is not None:
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 begins, resets = [], []
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 
@@ -94,7 +97,11 @@ def train(state):
             seen = bool(hvd.allreduce(known, name="seen", op=hvd.Min))
         model.zero_grad()
         model(torch.ones(8, 1000)).square().mean().backward()
-        optimizer.step()
+        if optimizer is not None:
+            optimizer.step()
+        else:
+            for name, parameter in model.named_parameters():
+                parameter.data -= 0.001 * hvd.allreduce(parameter.grad, name=name)
         state.step += 1
         if state.step % 5 == 0:
             state.commit()
