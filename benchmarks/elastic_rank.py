@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,22 +46,48 @@ def rows(seed: int) -> tuple[Any, Any]:
     return x.astype(np.float32), y.astype(np.float32)
 
 
+def best(call: Callable[[], object], repeats: int) -> float:
+    """Return the seconds of a call: the mean of so many, the best of five of these."""
+    times = []
+    for _ in range(5):
+        hvd.barrier()
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        times.append((time.perf_counter() - begun) / repeats)
+    return min(times)
+
+
 def cost() -> None:
-    """Print the seconds of an allreduce of each size, the best of five medians."""
+    """Print the seconds of an allreduce of each size, and of training steps with 33 MB."""
     import torch
 
     torch.set_num_threads(1)
     told = {}
     for name, elements in SIZES.items():
-        tensor, repeats = torch.ones(elements), max(3, min(200, (1 << 24) // elements))
-        times = []
-        for _ in range(5):
-            hvd.barrier()
-            begun = time.perf_counter()
-            for _ in range(repeats):
-                hvd.allreduce_(tensor, name="x")
-            times.append((time.perf_counter() - begun) / repeats)
-        told[name] = min(times)
+        tensor = torch.ones(elements)
+        repeats = max(3, min(200, (1 << 24) // elements))
+        told[name] = best(partial(hvd.allreduce_, tensor, name="x"), repeats)
+    made = [torch.nn.Linear(2048, 2048) for _ in range(2)]
+    data, model = torch.ones(64, 2048), torch.nn.Sequential(*made)
+    plain = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step(trained: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        trained(data).square().mean().backward()
+        optimizer.step()
+
+    torch.distributed.init_process_group("mpi")
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    hvd.elastic.ddp(ddp)
+    step(ddp, plain)
+    told["step with DDP"] = best(partial(step, ddp, plain), 5)
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(2)))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1e-6), model.named_parameters()
+    )
+    step(model, optimizer)
+    told["step with hvd"] = best(partial(step, model, optimizer), 5)
     if first == 0:
         print(json.dumps(told), flush=True)
 

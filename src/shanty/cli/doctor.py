@@ -58,6 +58,7 @@ _ROUNDS = 4  # a repair may uncover what the next one repairs
 )  # fmt: skip
 @click.option("-v", "--verbose", "--notes", "verbose", is_flag=True, help="Notes too.")
 @click.option("--codes", is_flag=True, help="List all codes and what they mean.")
+@click.option("--elastic", is_flag=True, help="List what a run with --elastic outlives.")
 @json_option
 def doctor(
     target: str | None,
@@ -66,6 +67,7 @@ def doctor(
     accepted: tuple[str, ...],
     verbose: bool,
     codes: bool,
+    elastic: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -87,6 +89,9 @@ def doctor(
             print(json.dumps(CODES))
         else:
             print_table(("CODE", "MEANING"), list(CODES.items()))
+        return
+    if elastic:
+        _show_elastic(as_json=as_json)
         return
     on, python = given["on"], given["python"]
     if target and on:
@@ -134,6 +139,15 @@ def doctor(
             _show_versions(known)
         show(report, notes=verbose)
     sys.exit(0 if report.healthy else PrepareError.exit_code)
+
+
+def _show_elastic(*, as_json: bool) -> None:
+    from shanty.launch.elastic_support import FRAMEWORKS, HEAD, PLACES
+
+    if as_json:
+        print(json.dumps([each._asdict() for each in (*PLACES, *FRAMEWORKS)]))
+    else:
+        print_table(HEAD, [*PLACES, ("",) * len(HEAD), *FRAMEWORKS])
 
 
 def _examined_there(

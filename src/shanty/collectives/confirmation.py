@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,12 +46,19 @@ def listen(seat: int) -> None:
     path.unlink(missing_ok=True)  # of a lost rank whose place this one takes
     os.mkfifo(path, 0o600)
     fifo = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # so that it never ends
+    quiet_thread(lambda: _listen(fifo))
+    _seat = seat
+
+
+def quiet_thread(call: Callable[[], None]) -> threading.Thread:
+    """Start a thread that takes no signals and does not keep the process alive."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        threading.Thread(target=_listen, args=(fifo,), name="shanty words", daemon=True).start()
+        thread = threading.Thread(target=call, name="shanty words", daemon=True)
+        thread.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _seat = seat
+    return thread
 
 
 def confirm(without: Collection[int]) -> None:

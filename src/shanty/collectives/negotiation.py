@@ -113,7 +113,11 @@ class Negotiator:
         number: int,
         kernels: Kernels,
     ) -> None:
-        comm = survivors.track(world.Create_group(world.group.Incl(list(ranks)), number))
+        if survivors.is_elastic() and len(ranks) == world.size:
+            made = world.Dup()  # Open MPI's other call waits for a lost rank indefinitely
+        else:
+            made = world.Create_group(world.group.Incl(list(ranks)), number)
+        comm = survivors.track(made)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._at = Channel.form(comm, self._state, kernels, number)
         self.rank, self.size, self.ranks = comm.rank, comm.size, ranks
@@ -231,6 +235,7 @@ class Negotiator:
         if self._whole:
             self._at.free()
             self._at.watchdog.free()
+        del self._executor, self._planner  # an error may keep this object, and not their memory
 
     def _advance(self) -> bool:
         """Proceed as far as possible without waiting; returns whether a cycle ended."""

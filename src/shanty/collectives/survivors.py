@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives import confirmation, regrowth
-from shanty.collectives.errors import HorovodInternalError
+from shanty.collectives.errors import ArgumentError, CommunicationError, HorovodInternalError
 from shanty.collectives.regrowth import Regrowth
 from shanty.runtime.rundir import FAILING, SEAT
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Comm = TypeVar("Comm", bound="MPI.Comm")
+Result = TypeVar("Result")
 
 ELASTIC = "SHANTY_ELASTIC"
 """The variable with the least number of ranks that an elastic run goes on with."""
@@ -37,6 +40,7 @@ SPARES = "SHANTY_SPARES"
 _YIELD = 2e-3  # seconds of looking that only lets others go first
 _LONGEST = 0.002  # seconds between two looks at most
 _SLEEP = 0.02  # seconds between two looks of a spare
+_GLANCE = 0.05  # seconds between two looks of a rank that starts, whether others go back
 
 _living: MPI.Intracomm | None = None  # of the ranks, and spares, that were there when it was made
 _active: MPI.Intracomm | None = None  # of the first `_size` of these, which train
@@ -132,21 +136,6 @@ def _sleep() -> None:
             sys.exit(0)
 
 
-def begin_again(error: Exception) -> bool:
-    """Return whether a call that failed may be made again, without ranks that were lost meanwhile.
-
-    So it is in a rank that has the place of a lost one, until it has the state of the training.
-    """
-    from mpi4py import MPI
-
-    if not _is_new or not isinstance(error, (HorovodInternalError, MPI.Exception)):
-        return False
-    revoke()
-    all_say(False)
-    shrink()
-    return True
-
-
 def revoke() -> None:
     """End all calls on all communicators of this run, on all ranks; later ones raise."""
     from mpi4py import MPI
@@ -156,6 +145,50 @@ def revoke() -> None:
             with suppress(MPI.Exception):
                 comm.Revoke()
     _made.clear()
+
+
+def start(call: Callable[[], Result], undo: Callable[[], object] = lambda: None) -> Result:
+    """Call it, which makes communicators, until it has come through on all ranks that are left.
+
+    undo: is called before each further time.
+
+    A rank whose call fails has not all communicators of the others, which may wait in them: each
+    ends its own calls as soon as the common one is revoked. All ranks must do this together.
+    Raises the error of a call that has failed though no other rank was lost.
+    """
+    from mpi4py import MPI
+
+    left = 0
+    while True:
+        failure: BaseException | None = None
+        made: list[Result] = []
+        over = threading.Event()
+        watch = confirmation.quiet_thread(partial(_watch, over))
+        try:
+            made.append(call())
+        except ArgumentError:
+            raise
+        except (HorovodInternalError, CommunicationError, MPI.Exception) as error:
+            failure = error
+            revoke()
+        finally:
+            over.set()
+            watch.join()
+        if all_say(failure is None):
+            return made[0]
+        revoke()
+        with suppress(MPI.Exception):
+            undo()
+        size, left = left, shrink()
+        if left == size:
+            raise failure or HorovodInternalError("another rank could not start again")
+
+
+def _watch(over: threading.Event) -> None:
+    while not over.wait(_GLANCE):
+        # A spare that sleeps looks itself.
+        if _living is not None and _living.rank < _size and _living.Is_revoked():
+            revoke()
 
 
 def all_say(yes: bool) -> bool:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shanty.collectives import process_sets as registry
 from shanty.collectives import survivors
-from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange, wait
 from shanty.collectives.process_sets import ProcessSet, Topology, World, global_process_set
 from shanty.collectives.settings import DYNAMIC, Settings
@@ -46,6 +45,14 @@ def init(
     tensors. name: the front end's, for messages.
     """
     sets = _listed(process_sets)
+    if survivors.is_elastic() and not comm and registry.standing is None:
+        return survivors.start(lambda: _init(comm, sets, kernels, name), shutdown)
+    return _init(comm, sets, kernels, name)
+
+
+def _init(
+    comm: Sequence[int] | MPI.Comm | None, sets: list[ProcessSet], kernels: Kernels, name: str
+) -> bool:
     with _lock:
         world = registry.standing
         if world is not None:
@@ -57,12 +64,7 @@ def init(
             _find_again(world, sets)
             return False
         settings = Settings.read(name=name)
-        while world is None:
-            try:
-                world = _formed(comm, sets, kernels, settings)
-            except Exception as error:
-                if not survivors.begin_again(error):
-                    raise
+        world = _formed(comm, sets, kernels, settings)
         global_process_set.ranks = list(world.ranks[0])
         global_process_set.mpi_comm = None if isinstance(comm, Iterable) else comm
         registry.standing = world
@@ -98,21 +100,13 @@ def restart(init: Callable[[], object]) -> bool:
     from mpi4py import MPI
 
     before = survivors.count()
-    size = 0
-    while True:
-        survivors.revoke()
-        survivors.all_say(False)
-        with suppress(MPI.Exception):
-            shutdown()
-        left = survivors.shrink()
-        try:
-            init()
-        except (HorovodInternalError, MPI.Exception):
-            if left == size:  # no other rank was lost meanwhile
-                raise
-            size = left
-            continue
-        return left < before
+    survivors.revoke()
+    survivors.all_say(False)
+    with suppress(MPI.Exception):
+        shutdown()
+    survivors.shrink()
+    init()
+    return survivors.count() < before
 
 
 def is_initialized() -> bool:

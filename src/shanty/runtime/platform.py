@@ -202,12 +202,6 @@ def mapped_files(pid: int) -> Set[str]:
     return {path[0] for path in paths if path and path[0].startswith("/")}
 
 
-def oom_kills() -> Optional[int]:
-    """Returns how many processes the kernel ended for lack of memory, if it says."""
-    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def catches(pid: int, number: int) -> bool:
     """Returns True when the process has a handler for the signal, or the system is silent."""
     found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)

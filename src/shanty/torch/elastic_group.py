@@ -191,19 +191,12 @@ class ElasticGroup(MPIGroup):
 
     def _leave_behind(self, failure: BaseException | None) -> None:
         """Go on with the ranks that are left. failure: what this rank has noticed, if anything."""
-        before, size = survivors.count(), 0
-        while True:
-            survivors.revoke()
-            survivors.all_say(False)
-            left = survivors.shrink()
-            try:
-                self._reform()
-            except (CommunicationError, MPI.Exception):
-                if left == size:  # no other rank was lost meanwhile
-                    raise
-                size = left
-                continue
-            break
+        before = survivors.count()
+        survivors.revoke()
+        survivors.all_say(False)
+        survivors.shrink()
+        survivors.start(self._reform)
+        left = survivors.count()
         self._vain = 0 if left < before else self._vain + 1
         if self._vain >= _TRIES:
             text = (

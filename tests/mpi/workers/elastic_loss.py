@@ -5,9 +5,9 @@ unheard, back), and which ranks, by the numbers that they begin with, as 1,2; st
 With `later` the second one is lost at step 43, with `recovery` while the others leave the first one
 behind. With `split` those in the list and the others lose sight of each other, and each side wants
 to go on; with `unheard` the first is lost, and the controller does not hear the second. None comes
-back, but with `back`: then each is lost when all are there, and the training goes on until they all
-are. With `unable` the rank that is to come back fails, and the training ends after that. Each rank
-that comes to the end prints one line of JSON.
+back, but with `back`: then each, or several as 0+2, is lost when all are there, and the training
+goes on until they all are. With `unable` the rank that is to come back fails, and the training ends
+after that. Each rank that comes to the end prints one line of JSON.
 """
 
 import json
@@ -27,7 +27,8 @@ import torch  # noqa: E402
 import shanty.torch as hvd  # noqa: E402
 from shanty.collectives import confirmation, regrowth, survivors  # noqa: E402
 
-HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
+HOW, WORDS = sys.argv[1], [word for word in sys.argv[2].split(",") if word]
+LOST = [int(word.partition("+")[0]) for word in WORDS]
 RANKS, STEPS, AT = 4, 60, 23
 doomed = {AT: LOST[:1], 43: LOST[1:]} if HOW == "later" else {AT: LOST}  # by their step
 if HOW in ("recovery", "unheard"):
@@ -38,14 +39,18 @@ elif HOW != "unable":
     regrowth.Regrowth.look = lambda *_: False
 
 torch.set_num_threads(1)
+model = torch.nn.Linear(1000, 4)
+optimizer = None
+if HOW == "back":
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)  # takes seconds the first time
 hvd.init()
 first = int(os.environ["SHANTY_SEAT"])
 if HOW == "split":
     doomed, side = {}, survivors._living.Split(first in LOST)
-torch.manual_seed(first)  # the broadcast makes them the same
-model = torch.nn.Linear(1000, 4)
 sampler = hvd.elastic.ElasticSampler(range(4 * STEPS), shuffle=False)
 state = hvd.elastic.TorchState(model=model, sampler=sampler, step=0, lost=0)
+if optimizer is not None:
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 begins, resets = [], []
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 
@@ -95,8 +100,11 @@ def train(state):
             seen = bool(hvd.allreduce(known, name="seen", op=hvd.Min))
         model.zero_grad()
         model(torch.ones(8, 1000)).square().mean().backward()
-        for name, parameter in model.named_parameters():
-            parameter.data -= 0.001 * hvd.allreduce(parameter.grad, name=name)
+        if optimizer is not None:
+            optimizer.step()
+        else:
+            for name, parameter in model.named_parameters():
+                parameter.data -= 0.001 * hvd.allreduce(parameter.grad, name=name)
         state.step += 1
         if state.step % 5 == 0:
             state.commit()
@@ -104,7 +112,7 @@ def train(state):
         if HOW == "back" and whole == 20 and state.lost < len(LOST):
             state.lost, whole = state.lost + 1, 0
             state.commit()
-            if first == LOST[state.lost - 1]:
+            if str(first) in WORDS[state.lost - 1].split("+"):
                 die()
         if HOW == "split" and state.step == AT and hvd.size() == 4:
             part()

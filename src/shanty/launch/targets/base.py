@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+from shanty.launch.elastic_support import HERE, HOSTS, IMAGE, QUEUE, Support, described
 from shanty.launch.settings import Settings
 from shanty.launch.surroundings import Surroundings as Surroundings  # part of what plug-ins use
 from shanty.runtime import site
@@ -77,6 +78,7 @@ class Planned:
     job: JobSpec
     run: RunDir
     takes_long: ClassVar[bool] = False  # hosts have to be prepared first
+    elastic: ClassVar[Support] = QUEUE  # what an elastic run outlives there
 
     @property
     def raw(self) -> bool:
@@ -96,6 +98,9 @@ class Planned:
         """What would be run, for a person to read."""
         outline = self.outline()
         heads = [f"# {label:<7} {value}" for label, value in outline.heads]
+        if self.job.elastic is not None:
+            contained = self.job.image and self.elastic in (HERE, HOSTS)
+            heads.append(f"# elastic {described(IMAGE if contained else self.elastic)}")
         return "\n".join([*heads, *outline.script])
 
     def render_as(self, form: str) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from shanty.launch import interpreter, mpis
 from shanty.launch.containers.options import IMAGE_MPI
+from shanty.launch.elastic_support import KUBERNETES, Support
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.kubernetes.options import KubernetesOptions, is_kept
@@ -61,6 +62,7 @@ class KubernetesPlan(Planned):
     cluster: ClusterSite
     manifests: tuple[dict[str, Any], ...]
     takes_long: ClassVar[bool] = True  # nothing is held against this machine
+    elastic: ClassVar[Support] = KUBERNETES
 
     @property
     def raw(self) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
+from shanty.launch.elastic_support import HERE, Support
 from shanty.launch.machines import queue
 from shanty.launch.package import FOLDER
 from shanty.launch.provision.node import HostPlace, Ready, node_of
@@ -51,6 +52,7 @@ class Facts:
 class LocalPlan(Planned):
     """A job as it will be run here."""
 
+    elastic: ClassVar[Support] = HERE
     plan: Plan
 
     @property

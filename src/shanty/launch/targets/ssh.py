@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shanty.launch.containers.options import IMAGE_MPI
+from shanty.launch.elastic_support import HOSTS, Support
 from shanty.launch.machines import queue
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
@@ -120,6 +121,7 @@ class SshPlan(Planned):
 
     target: SshTarget
     facts: Facts
+    elastic: ClassVar[Support] = HOSTS
     plan: Plan
     takes_long: ClassVar[bool] = True
 

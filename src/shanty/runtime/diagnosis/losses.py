@@ -30,6 +30,7 @@ class Losses:
         self._spares = spares
         self.fresh: Set[int] = set()  # that have one, and have not got the training's state yet
         self.failures: List[Failure] = []  # in their order
+        self._codes: List[Optional[int]] = []
         self.gone: Set[int] = set()  # ranks that were lost, and have not come back
         self.explained: Dict[int, Failure] = {}  # of ranks that are ended, or are on a lost host
 
@@ -38,8 +39,8 @@ class Losses:
         """The ranks that do not train."""
         return self.gone | self.fresh
 
-    def add(self, rank: int, failure: Failure) -> None:
-        """Note why a rank was lost."""
+    def add(self, rank: int, failure: Failure, code: Optional[int]) -> None:
+        """Note why a rank was lost, and the exit code that it ended with."""
         failure = self.explained.pop(rank, failure)
         if rank in self._spares:
             self._spares.discard(rank)
@@ -48,6 +49,12 @@ class Losses:
         self.gone.add(rank)
         self.fresh.discard(rank)
         self.failures.append(failure)
+        self._codes.append(code)
+
+    def code_of(self, verdict: Failure) -> Optional[int]:
+        """Return the exit code of the rank whose loss a verdict is; another may be in its place."""
+        known = {(each.rank, each.what): code for each, code in zip(self.failures, self._codes)}
+        return known.get((verdict.rank, verdict.what))
 
     def verdict(self, expected: int) -> Optional[Failure]:
         """Return why a world of `expected` ranks and spares has to end; None while it goes on."""

@@ -178,7 +178,7 @@ class MpiWorld:
     def _lose(self, rank: Rank) -> None:
         if self.losses is not None and (rank.code != 0 or self._left(rank)):
             cause = self._blame(rank) if rank.code else self.left_early(rank)
-            self.losses.add(rank.rank, cause)
+            self.losses.add(rank.rank, cause, rank.code)
 
     def _fault(self, rank: Rank, now: float) -> None:
         rank.failed = now
@@ -560,6 +560,8 @@ class MpiWorld:
         """The exit code that goes with a verdict: the rank's own, as a shell would show it."""
         rank = self.ranks.get(failure.rank if failure.rank is not None else -1)
         code = rank.code if rank is not None and not self._stranger(rank) else None
+        if not code and self.losses is not None:
+            code = self.losses.code_of(failure)
         if failure.rank is None and (self._lost is not None or failure.cause == HOST):
             return LaunchError.exit_code
         if failure is self.mismatch or not code:

@@ -35,6 +35,8 @@ def late(plan: Plan, worlds: Mapping[str, MpiWorld], now: float, began: float) -
     if expected is not None and TOP not in worlds and now > began + patience:
         return _not_started(plan, list(range(expected)), expected)
     for name, world in worlds.items():
+        if world.losses is not None:
+            continue  # all were up; ranks that come back wait for the others' next commit
         since = began if name == TOP and expected is not None else world.began or now
         if world.expected is None or now < since + patience or world.is_over:
             continue

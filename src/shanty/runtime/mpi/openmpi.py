@@ -195,9 +195,12 @@ class OpenMPI5(OpenMPI):
     # The slots of ranks that were lost remain taken for those that are started in their place.
     # A connection that is made only after a loss needs the launcher, and waits for a host that is
     # cut off: MPI_Comm_revoke hung in a rank that had lost three hosts at once.
+    # --with-ft is for the first ranks; of those that are started later the launcher ends all when
+    # it loses one, unless they are recoverable.
     elastic = (
         ("OMPI_MCA_async_mpi_finalize", "1"),
         ("OMPI_MCA_mpi_preconnect_mpi", "1"),
+        ("PRTE_MCA_state_base_recoverable", "1"),
         *tcp_and_memory,
         *oversubscribed,
     )

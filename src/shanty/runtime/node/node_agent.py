@@ -28,6 +28,7 @@ from shanty.runtime.heartbeat import BEAT, ELASTIC_BEAT, SILENCE, FailureDetecto
 from shanty.runtime.node.background import Background, load
 from shanty.runtime.node.launcher import Launcher
 from shanty.runtime.node.launcher_watch import LauncherWatch
+from shanty.runtime.node.memory_kills import MemoryKills
 from shanty.runtime.node.process_kinds import is_tracker, serves_launcher
 from shanty.runtime.node.rank_program import RankProgram
 from shanty.runtime.node.rank_words import RankWords
@@ -103,7 +104,7 @@ class NodeAgent:
         self._output: Output  # of the launcher, or of its daemons
         self._fifo = -1  # of the ranks' reports
         self._rest = b""
-        self._oom = platform.oom_kills()
+        self._memory_kills = MemoryKills(time.monotonic())
 
     @property
     def over(self) -> bool:
@@ -246,7 +247,7 @@ class NodeAgent:
             report = report.extended(flavour=_flavour(report.text("path")))
         elif event == "exited":
             killed = report.whole("code") == -signal.SIGKILL
-            if killed and (platform.oom_kills() or 0) > (self._oom or 0):
+            if killed and self._memory_kills.has(report.whole("pid") or 0):
                 report = report.extended(oom=platform.usable_memory())
             program.pids.clear()
             lost = self._parents.ended(program.wrapper, orphaned=report.flag("orphaned"))
@@ -519,6 +520,7 @@ class NodeAgent:
             for rank in self.words.deaf(now):
                 self._send_report(self.programs[_TOP, rank].report("deaf"))
         self.tick()
+        self._memory_kills.tick(now)
         if self.controller.open and self.silence.is_over(now, SILENCE):
             self.controller.open = False
             self._end(0.0, None)

@@ -30,13 +30,16 @@ _OFTEN = 512  # steps after which options are compared again
 
 
 class Agreement:
-    """What the ranks of one optimizer have compared so far, the same on all of them."""
+    """What the ranks of one optimizer have compared so far, the same on all of them.
+
+    They begin again whenever Horovod was started again: some of them may be new.
+    """
 
     def __init__(self) -> None:
-        self._world: weakref.ref[Negotiator] | None = None  # in which they were compared
-        self._begin()
+        self._world: weakref.ref[Negotiator] | None = None
 
-    def _begin(self) -> None:
+    def _begin(self, negotiator: Negotiator) -> None:
+        self._world = weakref.ref(negotiator)
         self._steps = 0
         self._joins = ops.joins()
         self._differs = False  # a warning has said so
@@ -54,10 +57,9 @@ class Agreement:
         ranks with less data have made fewer steps. After an elastic reset steps are counted again,
         since some ranks may be new. Raises as `compare` does.
         """
-        world = process_sets.negotiator(process_set)
-        if self._world is not None and self._world() is not world:
-            self._begin()
-        self._world = weakref.ref(world)
+        negotiator = process_sets.negotiator(process_set)
+        if self._world is None or self._world() is not negotiator:
+            self._begin(negotiator)
         if self._joins != ops.joins():
             return
         step = self._steps + 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plans import world_of
+from plans import plan_of, world_of
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
+from shanty.runtime.diagnosis.root_cause import TOP, late
 from shanty.runtime.errors import LaunchError
 from shanty.runtime.messages import Report
 from shanty.runtime.mpi.installation import Installation
@@ -179,3 +180,24 @@ def test_a_rank_that_was_lost_while_others_still_joined() -> None:
     world.tolerate(1)
     assert world.losses is not None and world.losses.gone == {0}
     assert verdict(world) is None
+
+
+def test_the_exit_code_is_that_of_the_loss_also_where_another_took_its_place() -> None:
+    world = elastic(2)
+    end(world, 1, -9)
+    started = {"event": "started", "rank": 1, "host": "h", "size": 2}
+    world.report(Report(started), 6.0)
+    end(world, 0, -11)
+    end(world, 1, 0)
+    failure = verdict(world)
+    assert failure is not None
+    assert world.exit_code(failure) in (137, 139)
+
+
+def test_a_rank_that_comes_back_may_wait_long_for_the_others() -> None:
+    """It joins at their next commit, which may be an hour away."""
+    world = elastic(2)
+    end(world, 1, -9)
+    for event in ({"event": "started", "size": 2}, {"event": "loading", "path": LIBRARY["path"]}):
+        world.report(Report({**event, "rank": 1, "host": "h"}), 6.0)
+    assert late(plan_of(2), {TOP: world}, 1e4, 0.0) is None
