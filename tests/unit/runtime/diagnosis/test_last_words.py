@@ -108,6 +108,38 @@ def test_what_the_launcher_says_of_an_error_of_mpi() -> None:
     assert of("", launcher=OPEN_MPI.splitlines()).why == "MPI_Send: MPI_ERR_RANK: invalid rank"
 
 
+NOTICED = """--------------------------------------------------------------------------
+prterun noticed that process rank 0 with PID 17086 on node lab1 exited on
+signal {}.
+--------------------------------------------------------------------------"""
+
+
+def test_a_rank_that_the_launcher_ended_because_what_started_another_one_is_gone() -> None:
+    killed = NOTICED.format("9 (Killed)").splitlines()
+    found = of(signal="SIGTERM", launcher=killed)
+    assert found.why == (
+        "the launcher ended all ranks, since the process that started rank 0 (pid 17086 on lab1) "
+        "was ended by SIGKILL"
+    )
+    assert of(signal="SIGTERM", launcher=NOTICED.format("15 (Terminated)").splitlines()).why == ""
+    assert of(signal="SIGSEGV", launcher=killed).why == ""
+
+
+@pytest.mark.parametrize(
+    ("why", "fix"),
+    [
+        ("Exception: MPI_ERR_RANK: invalid rank", "take the size from it"),
+        ("Exception: Invalid rank, error stack:", "take the size from it"),
+        ("Exception: MPI_ERR_COMM: invalid communicator", "MPI_COMM_NULL"),
+        ("ValueError: expecting 2 items, got 3", "one item for each rank"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "num_workers"),
+        ("RuntimeError: DataLoader worker (pid(s) 7) is killed by signal: Bus error", "/dev/shm"),
+    ],
+)
+def test_what_to_do_about_an_exception(why: str, fix: str) -> None:
+    assert fix in of(why).fix
+
+
 SEED = "Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be an integer"
 
 
