@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from shanty.runtime.diagnosis.last_words import cause
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
@@ -25,6 +26,7 @@ from shanty.runtime.diagnosis.stall_verdict import (
     judge,
 )
 from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.logfile import last_lines
 from shanty.runtime.messages import HostLoad, LinkPorts, LinkResults, Moves, RankState, Watch
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line
@@ -42,6 +44,7 @@ _CELLS = (
 )
 _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
+_LAST_LINES = 20  # in which an error explains what a straggler does
 _STOPPED = ("T", "t")
 _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
 
@@ -304,6 +307,7 @@ class StallDetector:
         """Writes the report down; ends the run if that is asked for."""
         self._told = True
         now = time.monotonic()
+        stall = stall._replace(what=stall.what + self._printed(stall))
         at = {rank: place for place, rank in enumerate(stall.order)}
         report = {
             "time": time.time(),
@@ -332,6 +336,14 @@ class StallDetector:
             failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
             verdict = Verdict(failure, STALL_EXIT)
         self._actions.stalled(time.time() - (now - self._quiet_since), verdict)
+
+    def _printed(self, stall: Stall) -> str:
+        """Returns the error that a straggler has printed and lived on, as where a thread failed."""
+        for rank in stall.stragglers[:1]:
+            error, _ = cause(last_lines(str(self._run.rank_log(rank)), _LAST_LINES))
+            if error:
+                return f"; rank {rank} has printed: {error}"
+        return ""
 
     def _hung(self, stall: Stall, world: str) -> List[int]:
         """Returns the ranks that keep the others of an elastic run waiting, and do nothing."""
