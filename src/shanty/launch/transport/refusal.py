@@ -294,6 +294,9 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
         what = f"its login gave the command to {other[1]}, which cannot run it"
         fix = f"put `[ -t 0 ] || return` before `exec {other[1]}` in {_LOGIN_FILES}"
         return "shell-broken", what, fix
+    if re.search(r"\bsh: (command )?not found", error.text):
+        what = "its login does not find sh: a file of it sets a PATH without the system's folders"
+        return "shell-broken", what, f"add /usr/bin and /bin to PATH in {_LOGIN_FILES}"
     what = f"the login ended with {error.code} without output"
     return "shell-broken", what, "see what a command does there"
 

@@ -99,6 +99,12 @@ def test_a_login_that_starts_another_shell() -> None:
     assert len(found.detail) < 400
 
 
+def test_a_login_whose_path_leads_nowhere() -> None:
+    found = refusal(Host("b"), NoAnswerError("ended", "bash: line 1: exec: sh: not found", 127))
+    assert "sets a PATH without" in found.what
+    assert found.fix.startswith("add /usr/bin and /bin to PATH in ~/.bashrc")
+
+
 def test_a_private_key_is_named_in_the_command() -> None:
     said = "UNPROTECTED PRIVATE KEY FILE!\nPermissions 0644 for '/x y/id' are too open."
     assert refusal(Host("b"), NoAnswerError("ended", said, 255)).command == "chmod 600 '/x y/id'"
