@@ -43,6 +43,13 @@ _RULES = (
     _Rule(r"\*\*\* ((?:stack smashing|buffer overflow) detected) \*\*\*.*", r"\1", _OVERWRITTEN),
     _Rule(r"Fatal Python error: (?!Aborted|Segmentation|Bus error|Illegal|Floating|Killed).*"),
     _Rule(r"(Fatal error in \w+): (.*?)(?:, error stack:?)?$", r"\1: \2"),
+    _Rule(
+        r".*(The MPI_\w+\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked"
+        r"|Attempting to use an MPI routine \(\w+\) before initializing or after finalizing MPICH)",
+        r"\1",
+        "call MPI between MPI_Init and MPI_Finalize; the import of mpi4py.MPI makes the first call, "
+        "and the end of Python the second, unless mpi4py.rc or the script changes that",
+    ),
     _Rule(r".*\bAssertion [`'].*' failed.*|.*\bCheck failed: .*|.*: runtime error: .*"),
     _Rule(r".*(?:CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory).*"),
     _Rule(r"forrtl: .*|Fortran runtime error: .*|thread '.*' panicked at .*|panic: .*"),

@@ -48,6 +48,15 @@ THROWN = (
         ("terminate called without an active exception", "terminate called without"),
         (OPEN_MPI, "MPI_Send: MPI_ERR_RANK: invalid rank"),
         (MPICH, "Fatal error in internal_Recv_c: Message truncated"),
+        (
+            "*** The MPI_Comm_rank() function was called before MPI_INIT was invoked.",
+            "The MPI_Comm_rank() function was called before MPI_INIT was invoked",
+        ),
+        (
+            "Attempting to use an MPI routine (internal_x) before initializing or after finalizing "
+            "MPICH",
+            "Attempting to use an MPI routine (internal_x) before initializing or after finalizing",
+        ),
         ("a.out: x.c:3: main: Assertion `n > 0' failed.", "a.out: x.c:3"),
         ("F0000 x.cc:5] Check failed: a == b (1 vs. 2)", "F0000 x.cc:5] Check failed: a == b"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "torch.OutOfMemoryError"),
