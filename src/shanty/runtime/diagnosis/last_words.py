@@ -47,7 +47,7 @@ _RULES = (
         r".*(The MPI_\w+\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked"
         r"|Attempting to use an MPI routine \(\w+\) before initializing or after finalizing MPICH)",
         r"\1",
-        "call MPI between MPI_Init and MPI_Finalize; the import of mpi4py.MPI makes the first call, "
+        "call MPI between MPI_Init and MPI_Finalize: the import of mpi4py.MPI makes the first call "
         "and the end of Python the second, unless mpi4py.rc or the script changes that",
     ),
     _Rule(r".*\bAssertion [`'].*' failed.*|.*\bCheck failed: .*|.*: runtime error: .*"),
@@ -148,7 +148,7 @@ def _of_open_mpi(lines: Sequence[str]) -> str:
 
 
 def _of_a_starter(failure: Failure, launcher: Sequence[str]) -> str:
-    """Return why the launcher has ended a rank: the process that had started another one is gone."""
+    """Return why the launcher has ended a rank: what had started another one is gone."""
     found = _STARTER.search(" ".join(line.strip() for line in launcher))
     if found is None or failure.signal != "SIGTERM" or found[4] == "15":
         return ""

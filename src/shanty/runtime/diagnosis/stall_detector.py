@@ -46,6 +46,8 @@ _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
 _LAST_LINES = 20  # in which an error explains what a straggler does
 _STOPPED = ("T", "t")
+_SHORT = 5.0  # seconds of a standstill that are worth a report
+_SURELY = 0.8  # of the time of a watch, since looks come late on a busy machine
 _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
 
 
@@ -234,6 +236,16 @@ class StallDetector:
                 if found is not None and not self._actions.view().ending:
                     self._tell(found, world, answers)
                     return
+
+    def standstill(self, view: RunView, now: float) -> Optional[Stall]:
+        """Returns how the ranks stand where they stand still, but not for as long as the bound."""
+        watched = 0.0 if self._watch_since is None else now - self._watch_since
+        after = round((watched - self._pause) * _SURELY)  # since the newest look, at least
+        for world in self._suspects(view, after) if after >= _SHORT else ():
+            found = self._find(view, world, self._actions.ask_stacks(), after)
+            if found is not None:
+                return found._replace(what=found.what + self._printed(found))
+        return None
 
     def _halted_start(self, view: RunView) -> Optional[Stall]:
         """Returns the stall of a run whose launcher was stopped before all ranks have started."""

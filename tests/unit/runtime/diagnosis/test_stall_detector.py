@@ -141,3 +141,16 @@ def test_a_launcher_that_is_stopped_before_all_ranks_are_there(
     what = "no progress for 60 s: the launcher's mpirun (pid 7) on host lab0 is stopped, as by "
     said = [stall["what"] for stall in read_lines(run.run_dir.stalls)]
     assert said == ([what + f"SIGSTOP; {meanwhile}"] if meanwhile else [])
+
+
+def test_how_ranks_stand_when_the_time_limit_comes_before_the_bound(run: Run) -> None:
+    for rank in range(2):
+        run.worlds["0"].report(Report({"event": "started", "rank": rank, "size": 2}), 1.0)
+    now = time.monotonic()
+    for seconds in (0, AFTER / 4):
+        run.tick(now + seconds)
+    wait_in_mpi(run.detector)
+    assert run.detector.standstill(run.view(), now + AFTER / 4 + 6) is None  # too short to tell
+    found = run.detector.standstill(run.view(), now + AFTER / 4 + 30)
+    assert found is not None
+    assert "all ranks wait in MPI_" in found.what
