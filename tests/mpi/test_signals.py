@@ -35,7 +35,7 @@ def both_are_ready(shanty) -> bool:
 
 
 def test_signals_to_the_command_reach_ranks_that_handle_them(shanty, flavour):
-    """A rank without a handler goes on, and so does the command; SIGTERM or SIGQUIT then ends both."""
+    """A rank without a handler goes on, and so does the command; SIGTERM, or SIGQUIT, ends both."""
     script = shanty.script(HANDLERS)
     process = shanty.start("run", "--mpi", flavour, "-n", 2, script, "0", "0")
     wait_for(lambda: shanty.status().get("state") == "running" and both_are_ready(shanty))
