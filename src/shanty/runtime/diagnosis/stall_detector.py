@@ -74,6 +74,7 @@ class StallDetector:
         self._quiet_since = time.monotonic()
         self._watch_since: Optional[float] = None
         self._told = False
+        self._told_after = self._after  # the bound of the report
         self._ranks_wanted = plan.ranks
         self._several = bool(plan.workers)
         self._cells = "shanty.tasks.cells" in plan.attempt.argv  # the ranks of a notebook
@@ -179,7 +180,7 @@ class StallDetector:
             found = self._find(view, world, [], after)
             if found is not None:
                 answers = self._actions.ask_stacks()
-                self._tell(self._find(view, world, answers, after) or found, world, answers)
+                self._tell(self._find(view, world, answers, after) or found, world, answers, after)
                 return
 
     def _is_due_for_cells(self, now: float) -> bool:
@@ -195,7 +196,7 @@ class StallDetector:
                 answers = self._actions.ask_stacks()
                 found = self._find(view, world, answers, after)
                 if found is not None and found.final:
-                    self._tell(found, world, answers)
+                    self._tell(found, world, answers, after)
                     return
 
     def _begin_check(self, now: float) -> None:
@@ -218,11 +219,12 @@ class StallDetector:
         suspects = self._suspects(view, self._after)
         halted = self._halted_start(view)
         if self._told:
-            if self._looks and not suspects and halted is None:
+            waits = self._suspects(view, self._told_after)
+            if self._looks and not waits and halted is None:
                 self._over()
             return
         if halted is not None:
-            self._tell(halted, TOP, [])
+            self._tell(halted, TOP, [], self._after)
             return
         for world in suspects:
             sure = self._find(view, world, [], self._after) is not None
@@ -234,7 +236,7 @@ class StallDetector:
                 answers = self._actions.ask_stacks()
                 found = self._find(view, world, answers, self._after)
                 if found is not None and not self._actions.view().ending:
-                    self._tell(found, world, answers)
+                    self._tell(found, world, answers, self._after)
                     return
 
     def standstill(self, view: RunView, now: float) -> Optional[Stall]:
@@ -315,9 +317,9 @@ class StallDetector:
         links = [link for link in load.links if link.name in names or not names]
         return load._replace(links=tuple(links))
 
-    def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
+    def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]], after: float) -> None:
         """Writes the report down; ends the run if that is asked for."""
-        self._told = True
+        self._told, self._told_after = True, after
         now = time.monotonic()
         stall = stall._replace(what=stall.what + self._printed(stall))
         at = {rank: place for place, rank in enumerate(stall.order)}
