@@ -105,6 +105,16 @@ SCRIPTS = [
         "rank 1 on host is at the end of its script, waiting for a thread in watch (script.py:5)",
     ),
     ScriptFault(
+        "a thread of a rank fails, whose result the rank waits for",
+        _MPI + "import queue, threading\nq = queue.Queue()\n"
+        "def load():\n    if c.rank == 1: raise ValueError('record 12')\n    q.put(1)\n"
+        "threading.Thread(target=load).start(); q.get(); c.barrier()\n",
+        r"rank 1 on \S+ is idle in <module> \(\w+.py:9\), rank 0 waits in MPI_Barrier; "
+        "rank 1 has printed: ValueError: record 12",
+        "rank 1 on host is idle in <module> (script.py:9), rank 0 waits in MPI_Barrier; rank 1 has "
+        "printed: ValueError: record 12",
+    ),
+    ScriptFault(
         "torch's `TCPStore` for more clients than there are",
         _FIRST + "from torch.distributed import TCPStore\n"
         "address = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])\n"

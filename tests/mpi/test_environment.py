@@ -46,8 +46,11 @@ def test_an_environment_without_home_and_path(shanty: Shanty, flavour: str) -> N
 
 def test_a_home_that_the_user_has_chosen(shanty: Shanty) -> None:
     script = shanty.script(JOIN)
-    done = shanty("run", "-q", "-n", 2, "-e", "HOME=/given", script, env={"GIVEN": "x"})
+    words = ["-e", "HOME=/given", "-e", "LD_PRELOAD=/nowhere/lib.so"]
+    done = shanty("run", "-q", "-n", 2, *words, script, env={"GIVEN": "x"})
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] 2 /given x True" for rank in range(2)]
+    assert done.stderr.count("shanty: LD_PRELOAD: not found on this host") == 1
+    assert "/nowhere/lib.so" in done.stderr
 
 
 PLACE = """

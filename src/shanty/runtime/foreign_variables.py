@@ -54,8 +54,11 @@ def pass_on(environ: Mapping[str, str]) -> Dict[str, str]:
     return {PASSED: _BETWEEN.join(f"{k}={v}" for k, v in taken.items())} if taken else {}
 
 
-def take(environ: MutableMapping[str, str]) -> None:
-    """Sets for a rank what was passed on, and removes what leads nowhere."""
+def take(environ: MutableMapping[str, str]) -> List[str]:
+    """Sets for a rank what was passed on, and removes what leads nowhere; returns the libraries.
+
+    They are those of LD_PRELOAD that do not exist.
+    """
     passed = environ.pop(PASSED, "")
     for word in passed.split(_BETWEEN) if passed else ():
         name, _, value = word.partition("=")
@@ -69,6 +72,8 @@ def take(environ: MutableMapping[str, str]) -> None:
         there = [w for w in words if os.sep not in w or "$" in w or os.path.exists(w)]
         if len(there) < len(words):  # else every program complains; ld.so reads $LIB and the like
             environ["LD_PRELOAD"] = " ".join(there)
+            return [word for word in words if word not in there]
+    return []
 
 
 def settings(environ: Mapping[str, str], ours: Iterable[str]) -> Dict[str, str]:

@@ -37,12 +37,12 @@ def test_what_leads_nowhere_is_removed(tmp_path: Path) -> None:
     there = tmp_path / "lib.so"
     there.touch()
     environ = {"PYTHONHOME": "/nowhere", "LD_PRELOAD": f"/nowhere.so:{there} libm.so.6"}
-    foreign_variables.take(environ)
+    assert foreign_variables.take(environ) == ["/nowhere.so"]
     assert environ == {"LD_PRELOAD": f"{there} libm.so.6"}
     preload = f"{there}:libm.so.6:/usr/$LIB/libjemalloc.so.2"  # ld.so reads that
     same = {"PYTHONHOME": str(tmp_path), "LD_PRELOAD": preload}
     after = dict(same)
-    foreign_variables.take(after)
+    assert foreign_variables.take(after) == []
     assert after == same
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shanty.runtime import messages
 from shanty.runtime.messages import KINDS, NotAMessageError, Report, decode, encode
+from shanty.runtime.rank import reports
 from shanty.runtime.record_reader import MisfitError
 
 TEXT = st.text(max_size=8)
@@ -57,6 +58,11 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 def record(kind: type[Any]) -> st.SearchStrategy[Any]:
     fields = (eval(text, NAMES) for text in kind.__annotations__.values())
     return st.tuples(*map(values, fields)).map(lambda found: kind(*found))
+
+
+@given(st.text(max_size=40))
+def test_a_text_that_a_rank_reports_arrives_letter_by_letter(text: str) -> None:
+    assert json.loads(reports.encode({"why": text})) == {"why": text}
 
 
 def test_every_message_has_a_kind() -> None:

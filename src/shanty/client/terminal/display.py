@@ -30,11 +30,12 @@ class Show:
     log: BinaryIO | None = None
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)  # the last is Ctrl-\ in a terminal
 NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM for a session that follows a run; the `first` one tells which.
+    """Counts the signals that end a run, for a session that follows it; `first` is the first one.
 
     `notices` are other signals that came, which are for the ranks.
     """
@@ -57,7 +58,7 @@ class Interrupts:
         self._begin()
 
     def _begin(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDING:
             signal.signal(number, self._count)
         for number in NOTICES:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup(1) has it
@@ -82,12 +83,12 @@ def _has_terminal() -> bool:
 
 
 def leave_when_interrupted() -> None:
-    """Let Ctrl-C and SIGTERM end this process in good order, also where they were ignored."""
+    """Let these signals end this process in good order, also where they were ignored."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, leave)
 
 

@@ -19,6 +19,8 @@ _OWN_WORDS = ("kex_exchange_identification: ", "ssh_exchange_identification: ", 
 _OPEN_KEY = re.compile(r"Permissions \d+ for '([^']+)' are too open")
 _LOGIN_FILES = "~/.bashrc, ~/.ssh/rc, /etc/ssh/sshrc and similar files"
 _SHOWN = 80  # characters of a command
+_LONGEST = 300  # characters of a line of output, which may have the whole command in it
+_OTHER_SHELL = re.compile(r"^(zsh|fish|t?csh|ksh|xonsh|nu): ", re.MULTILINE)
 _ITS_FILE = "the key's file"  # if ssh does not name it
 _TRIED_BY_HAND = ("host-silent", "shell-broken")
 _ACCOUNT = "account-closed"  # of which the host tells after the login, with any exit code
@@ -287,6 +289,14 @@ def _other_cause(host: Host, error: NoAnswerError) -> tuple[str, str, str]:
     if error.code == 0:
         what = "its login did not run the command, and ended with 0"
         return "shell-broken", what, "shanty needs a login that runs commands"
+    other = _OTHER_SHELL.search(error.text)
+    if other is not None:
+        what = f"its login gave the command to {other[1]}, which cannot run it"
+        fix = f"put `[ -t 0 ] || return` before `exec {other[1]}` in {_LOGIN_FILES}"
+        return "shell-broken", what, fix
+    if re.search(r"\bsh: (command )?not found", error.text):
+        what = "its login does not find sh: a file of it sets a PATH without the system's folders"
+        return "shell-broken", what, f"add /usr/bin and /bin to PATH in {_LOGIN_FILES}"
     what = f"the login ended with {error.code} without output"
     return "shell-broken", what, "see what a command does there"
 
@@ -299,4 +309,4 @@ def login_words(host: Host) -> str:
 
 def _last_lines(text: str, count: int = 3) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip().strip("@")]
-    return " / ".join(lines[-count:])
+    return " / ".join(line[:_LONGEST] for line in lines[-count:])

@@ -321,10 +321,12 @@ class Controller:
                 self.tell(messages.End(None if name == TOP else name, self.plan.limits.grace))
         limit = self.plan.limits.time_limit
         if limit is not None and now > self.run_began + limit and not self.ending:
+            stuck = self.stalls.standstill(self.view(), now)
             failure = Failure(
                 f"the time limit of {limit:g} s was reached",
-                fix="give it more time with --time-limit; if it was stuck, `shanty stacks` shows "
-                "where while it is on",
+                stuck.what if stuck is not None else "",
+                "give it more time with --time-limit; if it was stuck, "
+                + (stuck.fix if stuck else "`shanty stacks` shows where while it is on"),
             )
             self._condemn(Verdict(failure, TIME_LIMIT_EXIT), self.plan.limits.grace)
         starts = not self.ending and self.outcome.launcher is None

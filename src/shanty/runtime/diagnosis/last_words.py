@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.spec import Failure
 
 _LONGEST = 300  # characters of a cause
@@ -42,6 +43,13 @@ _RULES = (
     _Rule(r"\*\*\* ((?:stack smashing|buffer overflow) detected) \*\*\*.*", r"\1", _OVERWRITTEN),
     _Rule(r"Fatal Python error: (?!Aborted|Segmentation|Bus error|Illegal|Floating|Killed).*"),
     _Rule(r"(Fatal error in \w+): (.*?)(?:, error stack:?)?$", r"\1: \2"),
+    _Rule(
+        r".*(The MPI_\w+\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked"
+        r"|Attempting to use an MPI routine \(\w+\) before initializing or after finalizing MPICH)",
+        r"\1",
+        "call MPI between MPI_Init and MPI_Finalize: the import of mpi4py.MPI makes the first call "
+        "and the end of Python the second, unless mpi4py.rc or the script changes that",
+    ),
     _Rule(r".*\bAssertion [`'].*' failed.*|.*\bCheck failed: .*|.*: runtime error: .*"),
     _Rule(r".*(?:CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory).*"),
     _Rule(r"forrtl: .*|Fortran runtime error: .*|thread '.*' panicked at .*|panic: .*"),
@@ -59,12 +67,22 @@ _FIXES = (
     (r"No space left on device|Disk quota exceeded", "free some space there, or write elsewhere"),
     (r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory",
      "use a smaller batch, or fewer ranks on a GPU"),
+    (r"DataLoader worker .*killed by signal: Bus error",
+     "make /dev/shm larger (in a container: --shm-size), or use fewer workers (num_workers)"),
+    (r"DataLoader worker .*killed by signal: Killed",
+     "the host may be out of memory: use fewer workers (num_workers), or smaller batches"),
     (r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc|ArrayMemoryError",
      "use less memory a rank, fewer ranks a host, or a host with more memory; see also ulimit -v"),
     (r"Fatal Python error: (?!.*(?:init|Init))",
      "a C extension has broken the interpreter: PYTHONDEVMODE=1 finds more of it"),
     (r"MPI_ERR_TRUNCATE|[Mm]essage truncated",
      "make the receive buffer as large as the message; ranks may also be at different calls"),
+    (r"MPI_ERR_RANK|[Ii]nvalid rank\b", "ranks count from 0 to the size of their communicator - 1: "
+     "take the size from it, or start as many ranks as the script expects (-n)"),
+    (r"MPI_ERR_COMM\b|[Ii]nvalid communicator|Null communicator", "the communicator was freed, or "
+     "this rank is not in it (MPI_COMM_NULL): leave the call to the ranks that are"),
+    (r"ValueError: expecting \d+ items, got \d+$", "pass one item for each rank of the "
+     "communicator"),
     (r"MPI_ERR_WIN\b.*MPI_THREAD_MULTIPLE", "before the import of MPI: "
      "mpi4py.rc.thread_level = 'serialized'; or take another MPI with --mpi"),
     (r"support of the ompi-server", "start both programs by one run: shanty run -- mpirun "
@@ -81,6 +99,8 @@ _OF_EVERY_END = re.compile(
     r"MPI_ABORT was invoked|noticed that process|exited with non-zero|non-zero exit code"
     r"|process \w+ returned|exited on signal|NOTE: invoking MPI_ABORT|has exited due to"
 )
+# Open MPI's launcher ends all ranks when the process that has started one is ended.
+_STARTER = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on +signal (\d+)")
 _AFTER_SIGNAL = {
     "SIGXFSZ": "write less, or raise the limit of a file's size: ulimit -f unlimited",
     "SIGXCPU": "raise the limit of CPU time: ulimit -t unlimited",
@@ -127,6 +147,17 @@ def _of_open_mpi(lines: Sequence[str]) -> str:
     return f"{call}: {error}" if call and error else ""
 
 
+def _of_a_starter(failure: Failure, launcher: Sequence[str]) -> str:
+    """Return why the launcher has ended a rank: what had started another one is gone."""
+    found = _STARTER.search(" ".join(line.strip() for line in launcher))
+    if found is None or failure.signal != "SIGTERM" or found[4] == "15":
+        return ""
+    return (
+        f"the launcher ended all ranks, since the process that started rank {found[1]} (pid "
+        f"{found[2]} on {found[3]}) was ended by {signal_name(int(found[4]))}"
+    )
+
+
 def launchers_help(lines: Sequence[str]) -> str:
     """Return the text between rules that a launcher shows for an error of MPI in a rank."""
     blocks: List[List[str]] = [[]]
@@ -158,7 +189,7 @@ def explained(
     why, fix = failure.why, failure.fix
     if not why or place or why == _ABORTED:
         found, helps = cause(failure.lines)
-        found = found or _of_open_mpi(launcher)
+        found = found or _of_open_mpi(launcher) or _of_a_starter(failure, launcher)
         if found:
             why = f"{found}, {place}" if place else found
         fix = fix or helps or _AFTER_SIGNAL.get(failure.signal or "", "")

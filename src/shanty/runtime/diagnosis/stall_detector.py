@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from shanty.runtime.diagnosis.last_words import cause
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict
 from shanty.runtime.diagnosis.run_view import Actions, RunView
@@ -25,6 +26,7 @@ from shanty.runtime.diagnosis.stall_verdict import (
     judge,
 )
 from shanty.runtime.errors import STALL_EXIT
+from shanty.runtime.logfile import last_lines
 from shanty.runtime.messages import HostLoad, LinkPorts, LinkResults, Moves, RankState, Watch
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, append_line
@@ -42,7 +44,10 @@ _CELLS = (
 )
 _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
+_LAST_LINES = 20  # in which an error explains what a straggler does
 _STOPPED = ("T", "t")
+_SHORT = 5.0  # seconds of a standstill that are worth a report
+_SURELY = 0.8  # of the time of a watch, since looks come late on a busy machine
 _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
 
 
@@ -69,6 +74,7 @@ class StallDetector:
         self._quiet_since = time.monotonic()
         self._watch_since: Optional[float] = None
         self._told = False
+        self._told_after = self._after  # the bound of the report
         self._ranks_wanted = plan.ranks
         self._several = bool(plan.workers)
         self._cells = "shanty.tasks.cells" in plan.attempt.argv  # the ranks of a notebook
@@ -174,7 +180,7 @@ class StallDetector:
             found = self._find(view, world, [], after)
             if found is not None:
                 answers = self._actions.ask_stacks()
-                self._tell(self._find(view, world, answers, after) or found, world, answers)
+                self._tell(self._find(view, world, answers, after) or found, world, answers, after)
                 return
 
     def _is_due_for_cells(self, now: float) -> bool:
@@ -190,7 +196,7 @@ class StallDetector:
                 answers = self._actions.ask_stacks()
                 found = self._find(view, world, answers, after)
                 if found is not None and found.final:
-                    self._tell(found, world, answers)
+                    self._tell(found, world, answers, after)
                     return
 
     def _begin_check(self, now: float) -> None:
@@ -213,11 +219,12 @@ class StallDetector:
         suspects = self._suspects(view, self._after)
         halted = self._halted_start(view)
         if self._told:
-            if self._looks and not suspects and halted is None:
+            waits = self._suspects(view, self._told_after)
+            if self._looks and not waits and halted is None:
                 self._over()
             return
         if halted is not None:
-            self._tell(halted, TOP, [])
+            self._tell(halted, TOP, [], self._after)
             return
         for world in suspects:
             sure = self._find(view, world, [], self._after) is not None
@@ -229,8 +236,18 @@ class StallDetector:
                 answers = self._actions.ask_stacks()
                 found = self._find(view, world, answers, self._after)
                 if found is not None and not self._actions.view().ending:
-                    self._tell(found, world, answers)
+                    self._tell(found, world, answers, self._after)
                     return
+
+    def standstill(self, view: RunView, now: float) -> Optional[Stall]:
+        """Returns how the ranks stand where they stand still, but not for as long as the bound."""
+        watched = 0.0 if self._watch_since is None else now - self._watch_since
+        after = round((watched - self._pause) * _SURELY)  # since the newest look, at least
+        for world in self._suspects(view, after) if after >= _SHORT else ():
+            found = self._find(view, world, self._actions.ask_stacks(), after)
+            if found is not None:
+                return found._replace(what=found.what + self._printed(found))
+        return None
 
     def _halted_start(self, view: RunView) -> Optional[Stall]:
         """Returns the stall of a run whose launcher was stopped before all ranks have started."""
@@ -304,10 +321,11 @@ class StallDetector:
         links = [link for link in load.links if link.name in names or not names]
         return load._replace(links=tuple(links))
 
-    def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]]) -> None:
+    def _tell(self, stall: Stall, world: str, answers: List[Dict[str, Any]], after: float) -> None:
         """Writes the report down; ends the run if that is asked for."""
-        self._told = True
+        self._told, self._told_after = True, after
         now = time.monotonic()
+        stall = stall._replace(what=stall.what + self._printed(stall))
         at = {rank: place for place, rank in enumerate(stall.order)}
         report = {
             "time": time.time(),
@@ -336,6 +354,14 @@ class StallDetector:
             failure = Failure(stall.what, fix=stall.fix, rank=first, host=stall.host)
             verdict = Verdict(failure, STALL_EXIT)
         self._actions.stalled(time.time() - (now - self._quiet_since), verdict)
+
+    def _printed(self, stall: Stall) -> str:
+        """Returns the error that a straggler has printed and lived on, as where a thread failed."""
+        for rank in stall.stragglers[:1]:
+            error, _ = cause(last_lines(str(self._run.rank_log(rank)), _LAST_LINES))
+            if error:
+                return f"; rank {rank} has printed: {error}"
+        return ""
 
     def _hung(self, stall: Stall, world: str) -> List[int]:
         """Returns the ranks that keep the others of an elastic run waiting, and do nothing."""

@@ -43,9 +43,11 @@ _IN_C = (
     "find out what that line calls; after a call of MPI, compare the message with its buffer: one "
     "that is longer overwrites memory"
 )
+_WRAPPERS = ("wrapper", "inner_func")  # of torch's own functions
 _POLLS = ("poll", "is_completed")  # which return at once
 _CONSENSUS = ("/shanty/xgboost/consensus.py", "_wait")  # which sleeps, and asks MPI in between
 _GRADIENTS = ("/torch/nn/parallel/", "/torch/autograd/")  # they exchange gradients, too
+_EXCHANGES = 0.2  # of a core: less than what it takes to compute gradients
 _NO_CPU = "see what else runs on {host}, and how much CPU its container or cgroup may use"
 # The kinds of stragglers, the worst first, and what to do.
 _FIXES = {
@@ -56,16 +58,29 @@ _FIXES = {
     "elsewhere": "find out why it does not reach the call in which the others wait for it",
     "ended": "let all ranks make the same number of steps: it left the loop before the others",
     "frozen": _NO_CPU,
-    "other call": "let all ranks make the same calls in the same order",
+    "other call": "let all ranks make the same calls in the same order, on the same communicator "
+    "or group",
     "unseen": "find out whether it reaches the call in which the others wait for it",
 }
 _BETWEEN_HOSTS = "check whether the hosts still reach each other: shanty net"
 _SLOW = "find the slow link (`shanty net`), or give such a run a longer --stall-after"
-_RECEIVES = re.compile(r"MPI_(M?[Pp]robe|I?m?[Rr]ecv)")
-_SENDS = re.compile(r"MPI_[BRS]?[Ss]end(?!recv)")
+_RECEIVES = re.compile(r"MPI_(M?[Pp]robe|I?m?[Rr]ecv)|torch i?recv")
+_SENDS = re.compile(r"MPI_[BRS]?[Ss]end(?!recv)|torch i?send")
+_COLLECTIVES = re.compile(
+    r"MPI_(I?Barrier|Bcast|Gatherv?|Scatterv?|All\w+|Reduce\w*|Scan|Exscan|Neighbor\w+)$"
+    r"|torch \w*(broadcast|reduce|gather|scatter|all_to_all)\w*$"
+)
 _NOT_SENT = (
     "compare source and tag of these receives with destination and tag of the sends: nobody sends "
     "what they wait for"
+)
+_UNLIKE = (
+    "compare what the ranks pass to that call: the root, counts and types, and the communicator or "
+    "group"
+)
+_REQUEST = (
+    "compare source and tag of the receives with destination and tag of the sends: one of the "
+    "requests that they wait for has no counterpart on another rank"
 )
 _NOT_RECEIVED = (
     "let some ranks receive before they send, or use Sendrecv: all of them send, and none receives"
@@ -151,11 +166,13 @@ class Standing:
         if not frames or state.still is None or not state.read:
             return "", 0.0
         torch = [f[2] for f in frames if any(part in f[0] for part in _COLLECTIVE)]
-        outer = next((f for f in reversed(torch) if f != "wrapper"), "wait")
+        outer = next((f for f in reversed(torch) if f not in _WRAPPERS), "wait")
         if torch and outer not in _POLLS:
             return f"torch {outer}", state.still
-        if self.idle and any(part in frame[0] for frame in frames for part in _GRADIENTS):
-            return "torch's exchange of gradients", state.still
+        waits = state.cpu < _EXCHANGES and state.ready < MOSTLY
+        if waits and any(part in frame[0] for frame in frames for part in _GRADIENTS):
+            buffers = any(frame[2] == "_sync_buffers" for frame in frames)
+            return f"torch's exchange of {'buffers' if buffers else 'gradients'}", state.still
         return "", 0.0
 
     @property
@@ -274,10 +291,12 @@ def judge(
     (kind, _), worst = groups[0]
     said = [_said(group, text) for (_, text), group in groups[:2]]
     order = [r.rank for _, group in groups for r in group]
-    for (call, _), group in by_size[:1]:
+    for (call, place), group in by_size[:1]:
         others = sorted(r.rank for r in group)
         meeting = group[0].meeting
         awaits = meeting.awaits if meeting is not None else ""
+        if place and any(other == call for (other, _), _ in by_size[1:]):
+            awaits = f" at {place}"  # its name does not tell them apart
         said.append(f"{named(others)} {'waits' if len(others) == 1 else 'wait'} in {call}{awaits}")
         order += others
     first, fix = worst[0], _FIXES[kind]
@@ -436,9 +455,13 @@ def _fix_of(call: str, several: bool) -> str:
         return _NOT_SENT
     if _SENDS.match(call):
         return _NOT_RECEIVED
+    if call.startswith("MPI_Wait"):
+        return _REQUEST
     if _PORTS.match(call):
         return _ONE_RUN
-    return _BETWEEN_HOSTS if several else _HERE
+    if several:
+        return _BETWEEN_HOSTS
+    return _UNLIKE if _COLLECTIVES.match(call) else _HERE
 
 
 def _judge_links(

@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
     except OSError:
         print("shanty: this run has ended: its node agent is gone", file=sys.stderr)
         return 70
-    foreign_variables.take(environ)
+    missing = foreign_variables.take(environ)
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
     environ.update({key: str(value) for key, value in place.items()})
     if not step:  # else Slurm's PMI gives the place, and Slurm knows which cores are the job's
@@ -118,6 +118,10 @@ def main(argv: list[str]) -> int:
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # it may have been removed
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     writer = FrameWriter(log, int(environ.get("SHANTY_LOG_LIMIT", 1 << 40)), path)
+    if missing and local == 0:
+        names = ", ".join(missing)
+        text = f"shanty: LD_PRELOAD: not found on this host, so ranks start without it: {names}\n"
+        writer.feed(STDERR, text.encode(errors="replace"))
     chosen = environ.get(PYTHON)
     if chosen and os.sep not in argv[0] and is_python(argv[0]):
         argv = [chosen, *argv[1:]]  # every host has its own

@@ -68,11 +68,17 @@ def _value(value: Value, longest: int) -> str:
 
 
 def _text(text: str, longest: int) -> str:
-    plain = (
-        c if " " <= c < "\x7f" and c not in '"\\' else f"\\u{min(ord(c), 0xFFFD):04x}"
-        for c in text[:longest]
-    )
-    return '"' + "".join(plain) + '"'
+    return '"' + "".join(map(_letter, text[:longest])) + '"'
+
+
+def _letter(letter: str) -> str:
+    if " " <= letter < "\x7f" and letter not in '"\\':
+        return letter
+    code = ord(letter)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000  # such letters are a pair in JSON
+    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
 def send(fd: int, report: Mapping[str, Value]) -> bool:

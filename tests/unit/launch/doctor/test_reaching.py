@@ -90,6 +90,21 @@ def test_the_words_of_ssh(said: str, code: str) -> None:
     assert refusal(Host("b"), NoAnswerError("ended", said, 255)).code == code
 
 
+def test_a_login_that_starts_another_shell() -> None:
+    said = "zsh: bad pattern: " + "x" * 5000
+    found = refusal(Host("b"), NoAnswerError("ended", said, 1))
+    assert found.code == "shell-broken"
+    assert found.what == "its login gave the command to zsh, which cannot run it"
+    assert "before `exec zsh` in ~/.bashrc" in found.fix
+    assert len(found.detail) < 400
+
+
+def test_a_login_whose_path_leads_nowhere() -> None:
+    found = refusal(Host("b"), NoAnswerError("ended", "bash: line 1: exec: sh: not found", 127))
+    assert "sets a PATH without" in found.what
+    assert found.fix.startswith("add /usr/bin and /bin to PATH in ~/.bashrc")
+
+
 def test_a_private_key_is_named_in_the_command() -> None:
     said = "UNPROTECTED PRIVATE KEY FILE!\nPermissions 0644 for '/x y/id' are too open."
     assert refusal(Host("b"), NoAnswerError("ended", said, 255)).command == "chmod 600 '/x y/id'"

@@ -48,6 +48,15 @@ THROWN = (
         ("terminate called without an active exception", "terminate called without"),
         (OPEN_MPI, "MPI_Send: MPI_ERR_RANK: invalid rank"),
         (MPICH, "Fatal error in internal_Recv_c: Message truncated"),
+        (
+            "*** The MPI_Comm_rank() function was called before MPI_INIT was invoked.",
+            "The MPI_Comm_rank() function was called before MPI_INIT was invoked",
+        ),
+        (
+            "Attempting to use an MPI routine (internal_x) before initializing or after finalizing "
+            "MPICH",
+            "Attempting to use an MPI routine (internal_x) before initializing or after finalizing",
+        ),
         ("a.out: x.c:3: main: Assertion `n > 0' failed.", "a.out: x.c:3"),
         ("F0000 x.cc:5] Check failed: a == b (1 vs. 2)", "F0000 x.cc:5] Check failed: a == b"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "torch.OutOfMemoryError"),
@@ -106,6 +115,38 @@ def test_what_the_launcher_says_of_an_error_of_mpi() -> None:
     server = "MPI_ERR_INTERN: internal error; the launcher says: This requires the support of the "
     assert "by one run" in of(server + "ompi-server tool, which must be executing").fix
     assert of("", launcher=OPEN_MPI.splitlines()).why == "MPI_Send: MPI_ERR_RANK: invalid rank"
+
+
+NOTICED = """--------------------------------------------------------------------------
+prterun noticed that process rank 0 with PID 17086 on node lab1 exited on
+signal {}.
+--------------------------------------------------------------------------"""
+
+
+def test_a_rank_that_the_launcher_ended_because_what_started_another_one_is_gone() -> None:
+    killed = NOTICED.format("9 (Killed)").splitlines()
+    found = of(signal="SIGTERM", launcher=killed)
+    assert found.why == (
+        "the launcher ended all ranks, since the process that started rank 0 (pid 17086 on lab1) "
+        "was ended by SIGKILL"
+    )
+    assert of(signal="SIGTERM", launcher=NOTICED.format("15 (Terminated)").splitlines()).why == ""
+    assert of(signal="SIGSEGV", launcher=killed).why == ""
+
+
+@pytest.mark.parametrize(
+    ("why", "fix"),
+    [
+        ("Exception: MPI_ERR_RANK: invalid rank", "take the size from it"),
+        ("Exception: Invalid rank, error stack:", "take the size from it"),
+        ("Exception: MPI_ERR_COMM: invalid communicator", "MPI_COMM_NULL"),
+        ("ValueError: expecting 2 items, got 3", "one item for each rank"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "num_workers"),
+        ("RuntimeError: DataLoader worker (pid(s) 7) is killed by signal: Bus error", "/dev/shm"),
+    ],
+)
+def test_what_to_do_about_an_exception(why: str, fix: str) -> None:
+    assert fix in of(why).fix
 
 
 SEED = "Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be an integer"

@@ -13,6 +13,7 @@ from shanty.runtime.diagnosis.link_check import LinkCheck, LinkFault
 from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.run_view import RunView
 from shanty.runtime.diagnosis.stall_detector import StallDetector
+from shanty.runtime.diagnosis.stall_verdict import Stall
 from shanty.runtime.messages import HostLoad, Moves, Order, RankState, Report, Watch
 from shanty.runtime.rundir import RunDir, read_lines
 from shanty.runtime.spec import State
@@ -141,3 +142,28 @@ def test_a_launcher_that_is_stopped_before_all_ranks_are_there(
     what = "no progress for 60 s: the launcher's mpirun (pid 7) on host lab0 is stopped, as by "
     said = [stall["what"] for stall in read_lines(run.run_dir.stalls)]
     assert said == ([what + f"SIGSTOP; {meanwhile}"] if meanwhile else [])
+
+
+def test_how_ranks_stand_when_the_time_limit_comes_before_the_bound(run: Run) -> None:
+    for rank in range(2):
+        run.worlds["0"].report(Report({"event": "started", "rank": rank, "size": 2}), 1.0)
+    now = time.monotonic()
+    for seconds in (0, AFTER / 4):
+        run.tick(now + seconds)
+    wait_in_mpi(run.detector)
+    assert run.detector.standstill(run.view(), now + AFTER / 4 + 6) is None  # too short to tell
+    found = run.detector.standstill(run.view(), now + AFTER / 4 + 30)
+    assert found is not None
+    assert "all ranks wait in MPI_" in found.what
+
+
+def test_what_was_reported_before_the_bound_holds_at_the_bound(run: Run) -> None:
+    """Ranks that have waited for long enough then have not yet waited for all of the bound."""
+    now = time.monotonic()
+    for seconds in (0, AFTER / 4):
+        run.tick(now + seconds)
+    wait_in_mpi(run.detector)
+    run.detector._tell(Stall("it stands", "", (), (0, 1), None), "0", [], AFTER / 6)
+    run.tick(now + 2 * AFTER)
+    assert None not in run.stalls
+    assert len(run.stalls) == 1

@@ -82,7 +82,47 @@ JOINS = away(2, POLLS, TRAIN, cpu=0.0, ready=0.1, state="S")
 )
 def test_the_straggler(straggler: Standing, doing: str) -> None:
     said = what(rank(0), rank(1), straggler)
-    assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce"
+    where = " at main (train.py:9)" if doing.startswith("in MPI_Allreduce") else ""
+    assert said == f"rank 2 on a is {doing}, ranks 0, 1 wait in MPI_Allreduce{where}"
+
+
+DDP = ["/v/torch/nn/parallel/distributed.py", 5, "_sync_buffers"]
+SAVE = [
+    ["/v/torch/distributed/distributed_c10d.py", 1, "gather_object"],
+    ["/v/torch/distributed/checkpoint/state_dict_saver.py", 2, "save"],
+    ["/v/torch/distributed/checkpoint/utils.py", 3, "inner_func"],
+    ["/v/torch/distributed/checkpoint/logger.py", 4, "wrapper"],
+]
+
+
+@pytest.mark.parametrize(
+    ("frames", "call"),
+    [
+        ([DDP], "torch's exchange of buffers"),
+        ([["/v/torch/autograd/graph.py", 5, "backward"]], "torch's exchange of gradients"),
+        (SAVE, "torch save"),
+    ],
+)
+def test_calls_of_torch_by_their_frames(frames: list[list[Any]], call: str) -> None:
+    usual = {"state": "S", "cpu": 0.08, "ready": 0.3, "call": "", "waits": 0.0}
+    assert rank(0, *frames, TRAIN, **usual).call == call
+
+
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        ("MPI_Gather", "compare what the ranks pass to that call: the root"),
+        ("MPI_Ialltoall", ""),
+        ("MPI_Waitall", "one of the requests that they wait for has no counterpart"),
+        ("torch recv", "nobody sends what they wait for"),
+        ("torch all_reduce", "compare what the ranks pass to that call: the root"),
+        ("torch barrier", ""),
+    ],
+)
+def test_what_to_do_where_all_wait_in_one_call(call: str, fix: str) -> None:
+    found = judge([rank(0, call=call), rank(1, call=call)], {}, {"a": LOAD}, 60, size=2)
+    assert found is not None
+    assert (fix or "find out where the ranks stand") in found.fix
 
 
 def test_a_rank_that_waits_for_a_process_which_it_has_forked() -> None:
