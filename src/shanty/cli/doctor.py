@@ -142,7 +142,7 @@ def doctor(
 
 
 def _show_elastic(*, as_json: bool) -> None:
-    from shanty.launch.elastic_support import FRAMEWORKS, HEAD, PLACES
+    from shanty.launch.targets.elastic_support import FRAMEWORKS, HEAD, PLACES
 
     if as_json:
         print(json.dumps([each._asdict() for each in (*PLACES, *FRAMEWORKS)]))

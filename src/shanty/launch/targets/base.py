@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from shanty.launch.elastic_support import HERE, HOSTS, IMAGE, QUEUE, Support, described
 from shanty.launch.settings import Settings
 from shanty.launch.surroundings import Surroundings as Surroundings  # part of what plug-ins use
+from shanty.launch.targets.elastic_support import HERE, HOSTS, IMAGE, QUEUE, Support, described
 from shanty.runtime import site
 from shanty.runtime.counted import counted
 from shanty.runtime.errors import LostError, NotFoundError, ShantyError, UsageError

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from shanty.launch import interpreter, mpis
 from shanty.launch.containers.options import IMAGE_MPI
-from shanty.launch.elastic_support import KUBERNETES, Support
 from shanty.launch.kubernetes import objects
 from shanty.launch.kubernetes.cluster import Cluster
 from shanty.launch.kubernetes.options import KubernetesOptions, is_kept
 from shanty.launch.provision.containers import refuse_system
 from shanty.launch.targets.base import Outline, Planned, Reply, Surroundings, run_folder
+from shanty.launch.targets.elastic_support import KUBERNETES, Support
 from shanty.launch.targets.kubernetes_site import ClusterSite
 from shanty.runtime import run_agents, run_status, site
 from shanty.runtime.errors import LostError, NotFoundError, PrepareError, ShantyError, UsageError

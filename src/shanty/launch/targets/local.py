@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shanty.launch import interpreter, mpis
-from shanty.launch.elastic_support import HERE, Support
 from shanty.launch.machines import queue
 from shanty.launch.package import FOLDER
 from shanty.launch.provision.node import HostPlace, Ready, node_of
@@ -27,6 +26,7 @@ from shanty.launch.targets.base import (
     ranks_head,
     run_folder,
 )
+from shanty.launch.targets.elastic_support import HERE, Support
 from shanty.runtime import addresses, platform, run_agents
 from shanty.runtime.counted import counted
 from shanty.runtime.mpi.installation import Installation

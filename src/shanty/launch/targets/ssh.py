@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shanty.launch.containers.options import IMAGE_MPI
-from shanty.launch.elastic_support import HOSTS, Support
 from shanty.launch.machines import queue
 from shanty.launch.network.survey import chosen, connected
 from shanty.launch.network.topology import Route, SurveyedHost
@@ -40,6 +39,7 @@ from shanty.launch.targets.base import (
     run_folder,
     scratch_of,
 )
+from shanty.launch.targets.elastic_support import HOSTS, Support
 from shanty.launch.transport import keys, reachability
 from shanty.launch.transport.parallel import side_by_side
 from shanty.launch.transport.rpc_client import RpcClient

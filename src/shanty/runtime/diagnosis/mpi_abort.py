@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from shanty.runtime.diagnosis.mpi_world import LAUNCHERS_DOING, MpiWorld, Rank
+from shanty.runtime.diagnosis.mpi_world import LAUNCHERS_DOING, MpiWorld
+from shanty.runtime.diagnosis.rank_record import Rank
 from shanty.runtime.diagnosis.root_cause import Verdict
 from shanty.runtime.logfile import last_lines
 from shanty.runtime.rank.reports import TRUNCATED

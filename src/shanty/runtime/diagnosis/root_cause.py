@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-from shanty.runtime.diagnosis.mpi_world import MpiWorld, Rank
+from shanty.runtime.diagnosis.mpi_world import MpiWorld
 from shanty.runtime.diagnosis.rank_names import named
+from shanty.runtime.diagnosis.rank_record import Rank
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.errors import LaunchError, WorldError
 from shanty.runtime.plan import Plan

@@ -11,7 +11,6 @@ Modules that are needed only later are imported later: the ranks wait for this o
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import select
@@ -30,7 +29,7 @@ from shanty.runtime.node.launcher import Launcher
 from shanty.runtime.node.launcher_watch import LauncherWatch
 from shanty.runtime.node.memory_kills import MemoryKills
 from shanty.runtime.node.process_kinds import is_tracker, serves_launcher
-from shanty.runtime.node.rank_program import RankProgram
+from shanty.runtime.node.rank_program import RankProgram, library_flavour
 from shanty.runtime.node.rank_words import RankWords
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
@@ -244,7 +243,7 @@ class NodeAgent:
         elif event in ("started", "spawning"):
             self.last_joined = 0.0
         if event in ("loading", "linked"):
-            report = report.extended(flavour=_flavour(report.text("path")))
+            report = report.extended(flavour=library_flavour(report.text("path")))
         elif event == "exited":
             killed = report.whole("code") == -signal.SIGKILL
             if killed and self._memory_kills.has(report.whole("pid") or 0):
@@ -567,7 +566,7 @@ class NodeAgent:
 
         program.looks += 1
         mapped = {path for pid in program.pids for path in platform.mapped_files(pid)}
-        found = {path: _flavour(path) for path in sorted(mapped) if "/libmpi" in path}
+        found = {path: library_flavour(path) for path in sorted(mapped) if "/libmpi" in path}
         ours = self.plan.lead.mpi["flavour"]
         # A program may have mapped two MPIs: it counts whether one of them fits.
         for path in sorted(filter(found.get, found), key=lambda p: not starts(ours, found[p])):
@@ -593,12 +592,3 @@ class NodeAgent:
         if pid == self.launcher.pid:
             self.launcher.code = code
             self.controller.send(messages.LauncherEnded(code))
-
-
-@functools.lru_cache(maxsize=16)
-def _flavour(path: str) -> str:
-    """Returns the flavour of the libmpi at `path`; "" when it is unknown."""
-    from shanty.runtime.mpi.detect import flavour_of_library
-
-    library = flavour_of_library(path)
-    return library.flavour if library else ""

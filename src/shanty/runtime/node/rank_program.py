@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -53,3 +54,12 @@ class RankProgram:
     def report(self, event: str, **values: messages.Value) -> messages.Report:
         """Make a report about the rank, which does not send it itself."""
         return messages.Report({"rank": self.rank, "world": self.world, "event": event, **values})
+
+
+@functools.lru_cache(maxsize=16)
+def library_flavour(path: str) -> str:
+    """Return the flavour of the libmpi at `path`; "" when it is unknown."""
+    from shanty.runtime.mpi.detect import flavour_of_library
+
+    library = flavour_of_library(path)
+    return library.flavour if library else ""

@@ -56,5 +56,5 @@ def described(place: Support) -> str:
     """Write a row for a place as the line of a plan."""
     growth = "lost ranks stay lost"
     if place.full_size != NO:
-        growth = f"lost ranks are started again: {place.full_size}"
+        growth = f"lost ranks come back: {place.full_size}"
     return f"a lost rank: {place.lost_rank}; a lost host: {place.lost_host}; {growth}"

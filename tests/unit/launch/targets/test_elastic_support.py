@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shanty.launch.elastic_support import FRAMEWORKS, HEAD, HERE, PLACES, described
+from shanty.launch.targets.elastic_support import FRAMEWORKS, HEAD, HERE, PLACES, described
 
-PAGE = Path(__file__).parents[3] / "docs" / "elastic.md"
+PAGE = Path(__file__).parents[4] / "docs" / "elastic.md"
 
 
 def test_the_docs_have_this_table() -> None:
@@ -21,5 +21,5 @@ def test_the_docs_have_this_table() -> None:
 
 def test_a_plan_says_what_holds_for_it() -> None:
     assert described(HERE) == (
-        "a lost rank: goes on; a lost host: the run ends; lost ranks are started again: at a commit"
+        "a lost rank: goes on; a lost host: the run ends; lost ranks come back: at a commit, or by --spares"
     )
