@@ -21,5 +21,6 @@ def test_the_docs_have_this_table() -> None:
 
 def test_a_plan_says_what_holds_for_it() -> None:
     assert described(HERE) == (
-        "a lost rank: goes on; a lost host: the run ends; lost ranks come back: at a commit, or by --spares"
+        "a lost rank: goes on; a lost host: the run ends; lost ranks come back: at a commit, or by "
+        "--spares"
     )
