@@ -39,6 +39,8 @@ _TRIES = 3
 _JOINING = 20  # seconds that the tracker waits for one more rank; all start to join together
 _PARTING = 10  # seconds that the tracker waits at most for all ranks to finish
 _LOOK = 0.02  # seconds between two looks for a lost rank
+_CALL, _TWICE = 5.0, 0.005  # seconds for a call to begin; between two looks for it
+_FUTURE = ["0x0", "0x80000000"]  # of futex(2): how a std::future of libstdc++ waits
 _NO_TAG = 6  # of no message
 _GRACE = 3  # seconds before a rank reports that it has lost another one
 COLLECTIVE = "/collective/"  # in every error of XGBoost's communication: the source's folder
@@ -310,12 +312,14 @@ def watched(ranks: Communicator | None) -> Iterator[None]:
     from mpi4py import MPI
 
     ended = threading.Event()
+    caller = threading.get_native_id()
 
     def watch() -> None:
         while not ended.wait(_LOOK):
             try:
                 mpi.Iprobe(MPI.ANY_SOURCE, _NO_TAG)
             except MPI.Exception:
+                _await_call(caller, ended)
                 ranks.break_connections()
                 return
 
@@ -330,6 +334,23 @@ def watched(ranks: Communicator | None) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def _await_call(thread: int, ended: threading.Event) -> None:
+    """Wait until a thread waits in a collective of XGBoost's; not for long.
+
+    Its 3.2 waits for ever in a collective during whose preparation a connection breaks: its worker
+    ends then, and leaves what it was to do (`Loop::Block` in its src/collective/loop.cc).
+    """
+    before, until = "", time.monotonic() + _CALL
+    while time.monotonic() < until and not ended.wait(_TWICE):
+        try:
+            now = Path(f"/proc/self/task/{thread}/syscall").read_text()
+        except OSError:  # no Linux
+            return
+        if now == before and now.split()[2:4] == _FUTURE:
+            return
+        before = now
 
 
 @contextmanager
