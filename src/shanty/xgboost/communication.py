@@ -339,7 +339,7 @@ def watched(ranks: Communicator | None) -> Iterator[None]:
 def _await_call(thread: int, ended: threading.Event) -> None:
     """Wait until a thread waits in a collective of XGBoost's; not for long.
 
-    Its 3.2 waits for ever in a collective during whose preparation a connection breaks: its worker
+    Its 3.2 waits indefinitely in a collective during whose preparation a connection breaks: its worker
     ends then, and leaves what it was to do (`Loop::Block` in its src/collective/loop.cc).
     """
     before, until = "", time.monotonic() + _CALL
