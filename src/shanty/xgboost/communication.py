@@ -339,8 +339,8 @@ def watched(ranks: Communicator | None) -> Iterator[None]:
 def _await_call(thread: int, ended: threading.Event) -> None:
     """Wait until a thread waits in a collective of XGBoost's; not for long.
 
-    Its 3.2 waits indefinitely in a collective during whose preparation a connection breaks: its worker
-    ends then, and leaves what it was to do (`Loop::Block` in its src/collective/loop.cc).
+    XGBoost 3.2 waits indefinitely where a connection breaks while it prepares a collective: its
+    worker ends then, and leaves what it was to do (`Loop::Block` in src/collective/loop.cc).
     """
     before, until = "", time.monotonic() + _CALL
     while time.monotonic() < until and not ended.wait(_TWICE):
