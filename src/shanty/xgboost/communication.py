@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ _TRIES = 3
 _JOINING = 20  # seconds that the tracker waits for one more rank; all start to join together
 _PARTING = 10  # seconds that the tracker waits at most for all ranks to finish
 _LOOK = 0.02  # seconds between two looks for a lost rank
-_CALL, _TWICE = 5.0, 0.005  # seconds for a call to begin; between two looks for it
+_CALL, _TWICE = 5.0, 0.005  # seconds for a call to begin; between two looks at it
+_STUCK = 20.0  # seconds in which a call has to fail once the connections are broken
 _FUTURE = ["0x0", "0x80000000"]  # of futex(2): how a std::future of libstdc++ waits
 _NO_TAG = 6  # of no message
 _GRACE = 3  # seconds before a rank reports that it has lost another one
@@ -314,13 +315,19 @@ def watched(ranks: Communicator | None) -> Iterator[None]:
     ended = threading.Event()
     caller = threading.get_native_id()
 
+    def is_over() -> bool:
+        return ended.is_set() or ranks.mpi is not mpi  # they have joined again
+
     def watch() -> None:
         while not ended.wait(_LOOK):
             try:
                 mpi.Iprobe(MPI.ANY_SOURCE, _NO_TAG)
             except MPI.Exception:
-                _await_call(caller, ended)
-                ranks.break_connections()
+                _waits(caller, _CALL, _TWICE, is_over)
+                if ranks.mpi is mpi:
+                    ranks.break_connections()
+                if _waits(caller, _STUCK, _STUCK / 2, is_over):
+                    _end()
                 return
 
     thread = threading.Thread(target=watch, name="shanty losses", daemon=True)
@@ -336,21 +343,34 @@ def watched(ranks: Communicator | None) -> Iterator[None]:
         thread.join()
 
 
-def _await_call(thread: int, ended: threading.Event) -> None:
-    """Wait until a thread waits in a collective of XGBoost's; not for long.
+def _waits(thread: int, patience: float, long: float, is_over: Callable[[], bool]) -> bool:
+    """Return whether a thread waits in one collective of XGBoost's for `long`, within `patience`.
 
     XGBoost 3.2 waits indefinitely where a connection breaks while it prepares a collective: its
-    worker ends then, and leaves what it was to do (`Loop::Block` in src/collective/loop.cc).
+    worker ends then, and leaves what it was to do (`Loop::Block` in src/collective/loop.cc). So
+    connections are broken while it waits in one; and where it hangs all the same, the rank ends.
     """
-    before, until = "", time.monotonic() + _CALL
-    while time.monotonic() < until and not ended.wait(_TWICE):
+    before, since, until = "", 0.0, time.monotonic() + patience
+    while (now := time.monotonic()) < until and not is_over():
         try:
-            now = Path(f"/proc/self/task/{thread}/syscall").read_text()
+            call = Path(f"/proc/self/task/{thread}/syscall").read_text()
         except OSError:  # no Linux
-            return
-        if now == before and now.split()[2:4] == _FUTURE:
-            return
-        before = now
+            return False
+        if call != before or call.split()[2:4] != _FUTURE:
+            before, since = call, now
+        elif now - since >= long:
+            return True
+        time.sleep(_TWICE)
+    return False
+
+
+def _end() -> None:
+    print(
+        "shanty: this rank ends: XGBoost does not come back from a call that a loss has broken off",
+        file=sys.stderr,
+        flush=True,
+    )
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager
