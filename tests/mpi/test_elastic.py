@@ -25,13 +25,8 @@ RANKS = 4
 def lose(
     shanty: Shanty, how: str, ranks: str, *options: str, script: str = SCRIPT
 ) -> CompletedProcess[str]:
-    """Run the training, or another script, on four ranks, some of which are lost.
-
-    One process imports torch for all, which saves most of a launch's time.
-    """
+    """Run the training, or another script, on four ranks, some of which are lost."""
     wanted = ["--mpi", "openmpi5", "--oversubscribe", "-n", str(RANKS), *options]
-    if script == SCRIPT:
-        wanted.append("--warm=torch")
     return shanty("run", *wanted, script, how, ranks, timeout=240)
 
 
