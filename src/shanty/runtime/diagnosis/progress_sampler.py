@@ -51,6 +51,7 @@ class _Rank:
     def __init__(self, pid: int, answers: Optional[_Answers], now: float) -> None:
         self.pid = pid
         self.answers = answers  # None: it gives none
+        self.had_probe = answers is not None
         self.python = answers is not None or _loads(pid, "libpython", "python", "pypy", "libpypy")
         self.asked = answers[0] if answers else 0  # how many, once it has given all answers
         self.answered = now  # when it may last have left the call of C that it is in
@@ -152,12 +153,13 @@ class ProgressSampler:
         for key, pids in programs.items():
             rank = known.get(key)
             process = None if rank is None else platform.process(rank.pid)
-            if rank is None or process is None:
+            if rank is None or process is None or not rank.had_probe:
                 pid, answers = probe_answers(self._run, key[1])
                 # The Python that is the rank, else the process that has loaded MPI.
                 own = pid in pids
-                rank = _Rank(pid if own else _mpi_process(pids), answers if own else None, now)
-                process = platform.process(rank.pid)
+                if rank is None or process is None or own:  # it may have no probe yet
+                    rank = _Rank(pid if own else _mpi_process(pids), answers if own else None, now)
+                    process = platform.process(rank.pid)
             self._ranks[key] = rank
             if process is not None:
                 rank.samples.append((now, process.state, process.cpu))

@@ -112,6 +112,23 @@ def test_a_rank_that_waits_without_a_limit_gives_no_answer(tmp_path: Path) -> No
 
 
 @linux
+def test_a_rank_that_has_no_probe_yet_when_it_is_first_seen(tmp_path: Path) -> None:
+    """As one that still imports; a silent script is watched from there on."""
+    run = RunDir(tmp_path)
+    with rank(run, "wait") as pid:
+        later = run.rank_probe(0).with_suffix(".later")
+        run.rank_probe(0).rename(later)
+        watch = ProgressSampler(run)
+        (told,) = watch.look({("0", 0): {pid}}).ranks
+        assert (told.still, told.inside) == (None, None)
+        later.rename(run.rank_probe(0))
+        (told,) = watch.look({("0", 0): {pid}}).ranks
+        assert told.still is not None and told.inside is not None
+        (told,) = watch.look({("0", 0): {pid}}).ranks
+        assert told.still is not None and told.still > 0
+
+
+@linux
 @pytest.mark.parametrize("how", ["replace", "ignore"])
 def test_a_script_that_takes_the_signal_gets_no_probe(tmp_path: Path, how: str) -> None:
     run = RunDir(tmp_path)
