@@ -117,7 +117,7 @@ def exhaust() -> None:
 
 
 def lose() -> None:
-    """End this process; by a signal amid the next collective."""
+    """End this process; by a signal during the next collective."""
     if HOW in ("exception", "exit0", "exit1"):
         died()
         if HOW == "exception":

@@ -1,4 +1,4 @@
-"""A rank of `soak.py`: trains until the file `end` is there, and is lost when it is told so.
+"""A rank of `soak.py`: trains until the file `end` is there, and is lost when told to be.
 
 Its argument is `torch` or `numpy`. `lose-N` in its folder holds how rank N is to be lost; `pid-N`
 has its process.
