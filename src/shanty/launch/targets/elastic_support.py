@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Support(NamedTuple):
-    """One row. name: of a place or a framework. The other fields have one or two words for each column."""
+    """One row. name: of a place or framework. The other fields: a word or two for each column."""
 
     name: str
     lost_rank: str
