@@ -47,6 +47,7 @@ hvd.init()
 first = int(os.environ["SHANTY_SEAT"])
 if HOW == "split":
     doomed, side = {}, survivors._living.Split(first in LOST)
+    everyone = survivors._living.Dup()
 sampler = hvd.elastic.ElasticSampler(range(4 * STEPS), shuffle=False)
 state = hvd.elastic.TorchState(model=model, sampler=sampler, step=0, lost=0)
 if optimizer is not None:
@@ -82,8 +83,12 @@ if HOW == "unheard" and first == LOST[-1]:
 
 
 def part():
-    """Make the ranks of this side those that are left."""
-    survivors._living = side
+    """Make the ranks of this side those that are left.
+
+    All have come here before: what the first one revokes ends the calls of the others.
+    """
+    everyone.Barrier()
+    survivors._living = survivors._active = side
     survivors._seats = [k for k in range(RANKS) if (k in LOST) == (first in LOST)]
     raise hvd.HorovodInternalError("planted")
 
