@@ -64,6 +64,12 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().split()[2]
 
 
+def waits(pid: int) -> bool:
+    """Whether a process has come to its lock; another wait, as for its output, does not count."""
+    where = Path(f"/proc/{pid}/wchan").read_text()
+    return state(pid) == "S" and ("futex" in where or where in ("", "0"))  # 0: not to be known
+
+
 @contextlib.contextmanager
 def rank(run: RunDir, what: str) -> Iterator[int]:
     """Yields a process that answers probes as a rank does, and must say nothing."""
@@ -76,7 +82,7 @@ def rank(run: RunDir, what: str) -> Iterator[int]:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        wait_for(lambda: what == "spin" or state(process.pid) == "S", 10)
+        wait_for(lambda: what == "spin" or waits(process.pid), 10)
         yield process.pid
     finally:
         process.kill()
