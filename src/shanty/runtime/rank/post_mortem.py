@@ -29,6 +29,7 @@ _IN_A_GRAPH = (
     r"^(?!Node: )(?: +\(\d+\) [A-Z_ ]+:  |\{\{.*?\}\} )?([A-Za-z_]\w*: .*?)"
     r"\nTraceback \(most recent call last\):"
 )
+_WITH_STACK = r"(?P<text>[^\n]*), error stack:\n.*?\b(?P<call>MPI_\w+?)(_c)?\("
 _LARGE = 2**31 - 1  # bytes, and so elements of any size
 _COLLECTIVE = "HorovodInternalError: "
 _LONGEST_LINE = 60  # letters of the line that crashed
@@ -55,10 +56,15 @@ def reason(error: BaseException) -> str:
 
     Where a Python function failed within a graph of TensorFlow, or a collective in a compiled step
     of JAX, only the inner message: TensorFlow and JAX put a page of text and a traceback around it.
+    Of an error of MPICH or Intel MPI, only the call and the error, without MPI's own stack.
     """
     import re
 
     text = str(error)
+    found = re.match(_WITH_STACK, text, re.DOTALL)
+    if found and type(error).__module__ == "mpi4py.MPI":
+        why = text.rpartition(": ")[2] if text.startswith("Other MPI error") else found["text"]
+        return f"{found['call']} failed: {why.strip()}"
     if any(each.__module__.startswith("tensorflow.") for each in type(error).__mro__):
         found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
         if found:

@@ -60,6 +60,29 @@ def test_of_a_collective_in_a_compiled_step() -> None:
     assert reason(JaxRuntimeError("INTERNAL: else")) == "JaxRuntimeError: INTERNAL: else"
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "Message truncated, error stack:\n"
+            "internal_Allreduce_c(342).: MPI_Allreduce_c(sendbuf=0x7f, count=1, MPI_DOUBLE) failed\n"
+            "MPID_Allreduce(483).......: \n(unknown)(): Message truncated",
+            "MPI_Allreduce failed: Message truncated",
+        ),
+        (
+            "Other MPI error, error stack:\n"
+            "internal_Comm_connect(103): MPI_Comm_connect(port_name=a, MPI_COMM_SELF) failed\n"
+            "get_tag_from_port(199)....: no port_name tag in MPI port.  Make it",
+            "MPI_Comm_connect failed: no port_name tag in MPI port.  Make it",
+        ),
+        ("MPI_ERR_TRUNCATE: message truncated", "Exception: MPI_ERR_TRUNCATE: message truncated"),
+    ],
+)
+def test_of_mpi(text: str, why: str) -> None:
+    """MPICH and Intel MPI add the stack of their own functions."""
+    assert reason(type("Exception", (Exception,), {"__module__": "mpi4py.MPI"})(text)) == why
+
+
 def test_of_others() -> None:
     error = RuntimeError(f"{SENTENCE}\n{TRACE}")
     assert reason(error) == f"RuntimeError: {error}"
