@@ -221,7 +221,7 @@ SCRIPTS = [
     ),
     ScriptFault(
         "all ranks send large messages before they receive",
-        _MPI + "c.Send(np.ones(1 << 20), 1 - c.rank)\n",
+        _MPI + "c.Send(np.ones(1 << 24), 1 - c.rank)\n",
         r"all ranks wait in MPI_Send\n  fix: let some ranks receive before they send",
         "all ranks wait in MPI_Send; let some ranks receive before they send, or use Sendrecv …",
     ),

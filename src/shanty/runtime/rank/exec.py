@@ -4,7 +4,7 @@ It gets its place from the launcher, sets the environment the same way under eve
 program, frames its output into the rank's log and reports start and end. It outlives the program by
 a few milliseconds and ends with its exit code, 128 + N for signal N. It keeps the descriptor by
 which the launcher watches its ranks (Hydra's PMI_FD), so that the node agent learns of the end
-first.
+first, and passes on what the rank and the launcher say on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shanty.runtime.lines.command import (
     starts_a_world,
 )
 from shanty.runtime.mpi import processes
-from shanty.runtime.rank import redirect, reports
+from shanty.runtime.rank import pmi_relay, redirect, reports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _JOINS, _SEATS = "SHANTY_JOINS", "--seats="  # as in `rundir`, which is not ligh
 _NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ", b"[warn] Epoll ")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
+_MOMENT = 0.05  # seconds between MPI_Abort and the launcher's end of all ranks
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -294,6 +295,7 @@ class _Rank:
         self.runner = ""  # `run.py`, where a fork server starts the program
         self.patience = 0.0  # seconds for that server
         self.forked: Forked | None = None
+        self.relay = pmi_relay.between(os.environ, self._keep_last_words)
 
     def run_contained(self, line: Line) -> int:
         """Starts a line that starts a container, unless it is refused; returns its exit code."""
@@ -416,6 +418,8 @@ class _Rank:
         finally:
             for end in ends:
                 os.close(end)
+            if self.relay is not None:
+                self.relay.close_ranks_end()
 
     def _fork(self, actions: Sequence[tuple[int, ...]]) -> bool:
         """Have the fork server start the program; False where that has to start otherwise."""
@@ -453,6 +457,9 @@ class _Rank:
         forked = self.forked.fd if self.forked is not None else None
         if forked is not None:
             poll.register(forked, select.POLLIN)
+        relayed = self.relay.fds if self.relay is not None else []
+        for fd in relayed:
+            poll.register(fd, select.POLLIN)
         while True:
             ready = poll.poll(_PARTIAL_MS if self.writer.has_partial else None)
             if not ready:
@@ -463,12 +470,26 @@ class _Rank:
                     poll.unregister(fd)
                 elif fd == wake:
                     os.read(wake, 512)
+                elif self.relay is not None and fd in relayed:
+                    if not self.relay.pump(fd):
+                        for each in relayed:
+                            poll.unregister(each)
                 elif fd != forked and not self.output.pump(fd):
                     poll.unregister(fd)
             status = self._ended()
             if status is not None:
                 self.output.finish(None)
                 return status
+
+    def _keep_last_words(self) -> None:
+        """Write what the program has printed, and give the other ranks of this host a moment.
+
+        The launcher ends all of them once it learns of the MPI_Abort.
+        """
+        self.output.finish(None)
+        time.sleep(_MOMENT)
+        self.output.finish(None)
+        self.writer.flush(STDOUT, STDERR)
 
     def _take(self, _: object, stream: int, data: bytes) -> None:
         if self.finalized is not None:
