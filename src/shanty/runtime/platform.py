@@ -26,6 +26,12 @@ STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX e
 PROBE_SIGNAL = STACKS_SIGNAL + 1 if LINUX else 0  # 0: there is none
 PROCESSORS = "SHANTY_HOST_CPUS"  # the variable with those that a container may use
 UMASK = "SHANTY_HOST_UMASK"  # the variable with the umask that a container is to have, in octal
+# System calls that a stop or signal may end by EINTR although they could be restarted, signal(7):
+# epoll_*, rt_sigtimedwait, sem*op, connect, accept*, send*, recv*, msg*, io_getevents.
+_DELICATE = {
+    "x86_64": (232, 281, 441, 128, 65, 220, 42, 43, 288, 44, 46, 307, 45, 47, 299, 69, 70, 208),
+    "aarch64": (22, 441, 137, 193, 192, 203, 202, 242, 206, 211, 269, 207, 212, 243, 189, 188, 4),
+}
 _SOCKET_PATH = 104  # bytes; macOS has room for the fewest
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -225,6 +231,22 @@ def main_thread(pid: int) -> Optional[Thread]:
     if state is None or not switches or not ran:
         return None
     return Thread(state[1], sum(map(int, switches)), int(ran[0]) / 1e9)
+
+
+def must_not_be_woken(pid: int) -> bool:
+    """Returns True where the main thread sleeps in a system call that a stop or signal may fail.
+
+    Programs need not expect EINTR there: XGBoost's `recv` gives up. It is not in MPI, which polls.
+    """
+    return bool(LINUX) and _system_call(pid) in _DELICATE.get(os.uname().machine, ())
+
+
+def _system_call(pid: int) -> int:
+    """Returns the number of the system call in which the main thread sleeps; -1 for none."""
+    try:
+        return int(read(f"/proc/{pid}/syscall").split()[0])
+    except (ValueError, IndexError):  # "running"
+        return -1
 
 
 def has_open(pid: int, path: str) -> bool:

@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 import zlib
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from shanty.runtime import platform
 from shanty.runtime.diagnosis.elf import File, Image, UnreadableError, evaluate
 
 _SEIZE, _INTERRUPT, _GETREGSET, _DETACH = 0x4206, 0x4207, 0x4204, 17
@@ -44,7 +45,6 @@ class _Machine(NamedTuple):
     stack: int  # DWARF's number of the stack pointer
     counter: int
     saved: Tuple[int, ...]  # DWARF's numbers of the registers that a function leaves as they were
-    delicate: FrozenSet[int]  # calls of the system that a stop may end by EINTR, signal(7)
 
 
 _MACHINES = {
@@ -53,19 +53,12 @@ _MACHINES = {
         7,
         16,
         (3, 6, 12, 13, 14, 15),
-        # epoll_*, rt_sigtimedwait, sem*op, connect, accept*, send*, recv*, msg*, io_getevents
-        frozenset(
-            (232, 281, 441, 128, 65, 220, 42, 43, 288, 44, 46, 307, 45, 47, 299, 69, 70, 208)
-        ),
     ),
     "aarch64": _Machine(
         (*range(31), 31),
         31,
         32,
         tuple(range(19, 30)),
-        frozenset(
-            (22, 441, 137, 193, 192, 203, 202, 242, 206, 211, 269, 207, 212, 243, 189, 188, 4)
-        ),
     ),
 }
 
@@ -104,10 +97,8 @@ def look_at(pids: Iterable[int]) -> Dict[int, Look]:
     every = list(pids)
     if machine is None or not every:
         return {}
-    # A process that sleeps there must not be woken, and is not in MPI, which would poll.
-    asleep = [pid for pid in every if _system_call(pid) in machine.delicate]
-    looks = dict.fromkeys(asleep, Look((), "", 0))
-    wanted = [pid for pid in every if pid not in looks]
+    looks: Dict[int, Look] = {}
+    wanted = [pid for pid in every if not platform.must_not_be_woken(pid)]
     for _ in range(_TRIES):  # at some instructions the frame information of an MPI is wrong
         copies: Dict[int, _Copy] = {}
         tracer = threading.Thread(target=_copy_all, args=(wanted, machine, copies))
@@ -120,7 +111,8 @@ def look_at(pids: Iterable[int]) -> Dict[int, Look]:
         wanted = [pid for pid in copies if not looks[pid].call and not looks[pid].whole]
         if not wanted:
             break
-    return looks
+    asleep = [pid for pid in every if pid not in looks and platform.must_not_be_woken(pid)]
+    return {**looks, **dict.fromkeys(asleep, Look((), "", 0))}
 
 
 def _walk(pid: int, machine: _Machine, copied: Tuple[int, ...], stack: bytes) -> Look:
@@ -231,15 +223,6 @@ def _open_image(path: str, _inode: int) -> Optional[Image]:
         return None
 
 
-def _system_call(pid: int) -> int:
-    """Returns the number of the system call in which the main thread sleeps; -1 for none."""
-    try:
-        with open(f"/proc/{pid}/syscall") as file:
-            return int(file.read().split()[0])
-    except (OSError, ValueError, IndexError):  # "running"
-        return -1
-
-
 def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> None:
     """Copies registers and stacks; the end of this thread frees a process that does not stop."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -257,7 +240,9 @@ def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> N
 
 def _copy(ptrace: Any, pid: int, machine: _Machine) -> Optional[_Copy]:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        if ptrace(_SEIZE, pid, None, None) != 0 or ptrace(_INTERRUPT, pid, None, None) != 0:
+        if ptrace(_SEIZE, pid, None, None) != 0 or platform.must_not_be_woken(pid):
+            return None
+        if ptrace(_INTERRUPT, pid, None, None) != 0:
             return None
         found, status, deadline = 0, 0, time.monotonic() + _STOP
         while not found:

@@ -226,7 +226,7 @@ class ProgressSampler:
                 rank.answered = rank.moved = now
             elif not platform.catches(pid, platform.PROBE_SIGNAL):
                 return  # it is ignored there: nothing can be known
-            else:
+            elif not platform.must_not_be_woken(pid):  # it may have gone on since the look
                 rank.asked += 1
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, platform.PROBE_SIGNAL)

@@ -84,7 +84,7 @@ class _Rank:
         elif self._written is not None or (
             thread is not None and self._executes_no_python(pid, thread, answers[0], now)
         ):
-            return self._by_signal(pid)
+            return not platform.must_not_be_woken(pid) and self._by_signal(pid)
         return False
 
     def _executes_no_python(

@@ -56,6 +56,10 @@ lock.acquire()
 print(flush=True)
 while what == "spin":
     sorted([1])
+if what == "receive":
+    import socket
+    ends = socket.socketpair()
+    ends[0].recv(1)
 lock.acquire(timeout=60 if what == "limit" else -1)
 """
 
@@ -74,7 +78,7 @@ def waits(pid: int) -> bool:
 def rank(run: RunDir, what: str) -> Iterator[int]:
     """Yields a process that answers probes as a rank does, and must say nothing."""
     path = run.rank_probe(0)
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     words = [str(Path(platform.__file__).parent / "rank"), str(path), str(platform.PROBE_SIGNAL)]
     process = subprocess.Popen(
         [sys.executable, "-c", RANK, *words, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -82,7 +86,10 @@ def rank(run: RunDir, what: str) -> Iterator[int]:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        wait_for(lambda: what == "spin" or waits(process.pid), 10)
+        if what == "receive":
+            wait_for(lambda: platform.must_not_be_woken(process.pid), 10)
+        else:
+            wait_for(lambda: what == "spin" or waits(process.pid), 10)
         yield process.pid
     finally:
         process.kill()
@@ -143,6 +150,23 @@ def test_a_script_that_takes_the_signal_gets_no_probe(tmp_path: Path, how: str) 
         watch = ProgressSampler(run)
         for _ in range(3):
             watch.look({("0", 0): {pid}})
+
+
+@linux
+def test_a_rank_that_receives_by_now_gets_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal ends such a call with EINTR, and XGBoost's `recv` gives up then."""
+    in_mpi = Look((Frame("libmpi.so", "MPI_Bcast"),), "MPI_Bcast", 1)
+    monkeypatch.setattr(progress_sampler, "look_at", lambda pids: dict.fromkeys(pids, in_mpi))
+    for what, signals in (("receive", 0), ("wait", 1)):
+        sent: list[tuple[int, int]] = []
+        with rank(RunDir(tmp_path / what), what) as pid, monkeypatch.context() as patch:
+            patch.setattr(os, "kill", lambda *words, sent=sent: sent.append(words))
+            watch = ProgressSampler(RunDir(tmp_path / what))
+            for _ in range(3):
+                watch.look({("0", 0): {pid}})
+        assert len(sent) == signals
 
 
 @linux
