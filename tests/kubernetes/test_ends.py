@@ -113,14 +113,16 @@ def test_a_container_beside_the_runs(
     assert all(each in done.stderr for each in said), done.stderr
 
 
-def test_a_quota(kube: Kube) -> None:
+@pytest.mark.parametrize("more", [[], ["--schedule-timeout", "5s"]])
+def test_a_quota(kube: Kube, more: list[str]) -> None:
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}}
     with admins(kube, "resourcequotas", quota):
         its = kube.cluster()
         counts = lambda: its.call("GET", its.path("resourcequotas", "small")).get("status")  # noqa: E731
         wait_for(counts, 30, "the quota does not count")
-        done = kube("-n", "2", "hello.py")
+        done = kube("-n", "2", *more, "hello.py")
     assert done.returncode == LAUNCH, done.stderr
+    assert "\n  why: the namespace's quota is too small" in done.stderr or not more
     assert "quota is too small" in done.stderr
     assert "exceeded quota: small" in done.stderr
 

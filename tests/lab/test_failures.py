@@ -88,6 +88,17 @@ def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
     assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"
 
 
+def test_the_launchers_connection_to_a_daemon_is_killed(site: Site, flavour: str) -> None:
+    """On the lead host: what stands for the launcher's ssh. The daemon itself is on."""
+    with site.running(flavour) as process:
+        began = time.monotonic()
+        done = site.lab.exec("lab1", "pkill", "-KILL", "-f", "rank[.]rsh_client")
+        assert done.returncode == 0, done.stderr
+        what = ends_by(site, process, "lab", began)
+    print(what)
+    assert re.fullmatch("the launcher's connection to host lab[23] was ended on lab1", what)
+
+
 def test_the_launcher_is_killed(site: Site, flavour: str) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()

@@ -81,6 +81,7 @@ class Watcher:
         self.pods = RunPods(self.cluster, run.id)
         self._saying = threading.Lock()
         self._refused_since: float | None = None  # the run's pods
+        self._refusal: pod_trouble.Trouble | None = None  # the last
         self._delete: Callable[[], None] = self.pods.delete
 
     def see_through(self) -> None:
@@ -241,7 +242,7 @@ class Watcher:
         if refusal is None:
             return ""
         now = time.monotonic()
-        self._refused_since = self._refused_since or now
+        self._refused_since, self._refusal = self._refused_since or now, refusal
         if refusal.final or now > self._refused_since + _PERSISTS:
             raise refusal.error
         return f"{refusal.what}: {refusal.why}"
@@ -263,6 +264,9 @@ class Watcher:
         """Why not all pods run, in numbers where the cluster lets us see its nodes."""
         waiting = [pod for pod in self.pods.pods.values() if not pod_trouble.is_running(pod)]
         what = f"{running} of {wanted} pods run after {self.options.schedule_timeout:.0f} s"
+        if not waiting and self._refusal is not None:
+            refused = self._refusal
+            return LaunchError(what, f"{refused.what}: {refused.why}", refused.fix)
         if not waiting:
             return LaunchError(what, "the cluster has not made the others", "see its Job's events")
         pod = waiting[0]

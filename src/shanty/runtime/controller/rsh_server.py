@@ -170,8 +170,8 @@ class RshServer:
             self.killed = (call.worker.name, number_of_signal)
         call.end(code if code >= 0 else 128 - code)
 
-    def dropped(self) -> str:
-        """Return the host whose call of ssh is gone here, while its daemon is on; "" for none."""
+    def dropped(self) -> Optional[WorkerLink]:
+        """Return the host whose call of ssh is gone here, while its daemon is on."""
         poll, calls = select.poll(), {c.connection.fileno(): c for c in self._calls.values()}
         for fd in calls:
             poll.register(fd, select.POLLIN)
@@ -179,8 +179,8 @@ class RshServer:
             with contextlib.suppress(ConnectionError):
                 if calls[fd].connection.recv(1, socket.MSG_PEEK):
                     continue
-            return calls[fd].worker.name
-        return ""
+            return calls[fd].worker
+        return None
 
     def lost(self, worker: WorkerLink) -> None:
         """A host is gone: its calls end as an ssh whose connection was lost does.

@@ -60,6 +60,7 @@ class WorkerLinks:
         self._actions = actions
         self._workers: List[WorkerLink] = []
         self._failure: Optional[Failure] = None
+        self._dropped: Optional[float] = None  # when a call of ssh was found gone, with its host on
         self._began = time.time()
         self._stored = 0.0  # when the last piece of a file came
         self._prepared = False
@@ -135,8 +136,15 @@ class WorkerLinks:
         killed = self._rsh.killed
         if self._failure is None and killed is not None and not launcher_is_done:
             return _without_daemon(*killed)
-        dropped = self._rsh.dropped() if self._failure is None and not launcher_is_done else ""
-        return _without_call(dropped, self._plan.lead.name) if dropped else self._failure
+        host = None if self._failure or launcher_is_done else self._rsh.dropped()
+        if host is None:
+            self._dropped = None
+        elif self._dropped is None:
+            self._dropped = now
+            host.channel.send(messages.Flush(""))  # which it answers at once
+        elif host.silence.since > self._dropped:  # the host is on: its loss was not the cause
+            return _without_call(host.name, self._plan.lead.name)
+        return self._failure
 
     def tolerate(self) -> None:
         """Let the run go on without hosts that are lost from now on."""

@@ -58,7 +58,7 @@ def test_a_call_whose_process_was_killed_is_noticed() -> None:
     worker = cast(WorkerLink, SimpleNamespace(name="lab1"))
     outputs = os.pipe()
     server._calls[1] = _Call(worker, ours, outputs, "orted")
-    assert server.dropped() == ""
+    assert server.dropped() is None
     theirs.close()
-    assert server.dropped() == "lab1"
+    assert server.dropped() is worker
     server.close()
