@@ -63,8 +63,9 @@ def restarts(size: int, _: Path) -> list[Line]:
 def fewer(size: int, _: Path) -> list[Line]:
     words = ["-m", "torch.distributed.run", f"--nnodes=1:{size}", "--max-restarts", "3"]
     words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port()}"]
-    words += ["--rdzv-conf", "last_call_timeout=10", "--nproc-per-node", "1", RANK, "torchrun"]
-    return [(words, {}) for _ in range(size)]
+    end = ["--nproc-per-node", "1", RANK, "torchrun"]
+    conf = "last_call_timeout=10,is_host={}"  # the first has the store, without which none goes on
+    return [([*words, "--rdzv-conf", conf.format(int(k == 0)), *end], {}) for k in range(size)]
 
 
 def torchft(size: int, packages: Path) -> list[Line]:
@@ -107,8 +108,8 @@ def until(seconds: float, look: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def started(lines: list[Line], folder: Path) -> Iterator[None]:
-    """Start these processes; in the end, end them and what they have started."""
+def started(lines: list[Line], folder: Path) -> Iterator[int]:
+    """Start these processes, yield the pid of the first; then end them and what they started."""
     ours = []
     with (folder / "output").open("w") as output:
         for words, more in lines:
@@ -119,7 +120,7 @@ def started(lines: list[Line], folder: Path) -> Iterator[None]:
             )  # fmt: skip
             ours.append(process)
     try:
-        yield
+        yield ours[0].pid
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in ours:
@@ -134,7 +135,7 @@ def lose(way: str, size: int, packages: Path) -> float | None:
     """Return the seconds from a rank's death to the next step; None if there is none."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with started(WAYS[way](size, packages), folder):
+        with started(WAYS[way](size, packages), folder) as first:
             pids = [folder / f"pid-{rank}" for rank in range(size)]
 
             def trains() -> bool:
@@ -147,10 +148,11 @@ def lose(way: str, size: int, packages: Path) -> float | None:
                 return _hung(way, folder)
             before = {world for _, world in worlds(folder)}
             pid = int(pids[1].read_text())
-            if way == "torchrun --nnodes=1:N":
-                parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-                os.kill(int(parent), signal.SIGKILL)
             died = time.monotonic()
+            if way == "torchrun --nnodes=1:N":
+                own = [int(each.read_text()) for each in pids]
+                pid = next(each for each in own if parent(each) != first)
+                os.kill(parent(pid), signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
 
             def next_step() -> float:
@@ -159,6 +161,10 @@ def lose(way: str, size: int, packages: Path) -> float | None:
 
             stepped = until(_LIMIT, next_step)
             return stepped - died if stepped else _hung(way, folder)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _hung(way: str, folder: Path) -> None:

@@ -138,6 +138,22 @@ def test_standard_input(site: Site, flavour: str) -> None:
     assert done.stdout == "[0] a\n[0] b\n"
 
 
+def test_standard_input_that_is_not_read_is_left_to_others(site: Site, flavour: str) -> None:
+    """As in `while read x; do shanty run …; done < list`."""
+    site.write("late.py", "import sys, time\ntime.sleep(1)\nprint(sys.stdin.readline().strip())\n")
+    reads, writes = os.pipe()
+    os.write(writes, b"a\nb\n")
+    os.close(writes)
+    for words in (["echo", "x"], ["late.py"]):
+        process = site.start(
+            "run", "-q", "--on", "lab", "--mpi", flavour, "-n", "1", *words, stdin=reads
+        )
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert out == ("x\n" if words[0] == "echo" else "a\n")
+    os.close(reads)
+
+
 def test_the_first_failure(site: Site, flavour: str) -> None:
     site.write(
         "fails.py",

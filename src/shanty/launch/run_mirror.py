@@ -297,7 +297,7 @@ def has_input(fd: int) -> bool:
 
 
 def forward_stdin(lead: Host, run: str, fd: int) -> None:
-    """Begin to send rank 0 the content of `fd`, of which a copy is kept."""
+    """Begin to send rank 0 the content of `fd`, of which a copy is kept, once it reads."""
     source = os.dup(fd)
     threading.Thread(target=_forward, args=(lead, run, source), daemon=True).start()
 
@@ -306,6 +306,11 @@ def _forward(lead: Host, run: str, source: int) -> None:
     # On any failure the run says by itself how it goes on without.
     with contextlib.suppress(OSError, ShantyError), open(source, "rb", buffering=0) as file:
         (client,) = connect.connect([lead], terminal=False)
+        reads: bool | None = file.isatty()  # nobody else reads from a terminal meanwhile
+        while not reads:
+            reads = client.ask("await-reader", run=run, wait=_STDIN_WAIT).values["reads"]
+            if reads is None:
+                return
         while data := file.read(_STDIN_CHUNK):
             while data:
                 answer = client.ask("forward-stdin", run=run, wait=_STDIN_WAIT, data=data)

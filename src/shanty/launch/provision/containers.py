@@ -180,8 +180,8 @@ def mpi_of_image(image: str, client: RpcClient) -> Installation:
     if not own:
         raise PrepareError(
             f"the image {image} has no MPI",
-            "--mpi image takes the MPI in the image",
-            "leave --mpi out: shanty brings Open MPI along; or name another one",
+            "--mpi image, or a manifest of an MPIJob, takes the MPI in the image",
+            "give --mpi openmpi: shanty brings that along; or name another image",
         )
     return own[0]
 

@@ -329,8 +329,12 @@ def crash(path: str) -> tuple[str, str]:
 def refusal(program: str, error: OSError) -> tuple[str, str]:
     """Return why `program` could not be started, and what to do if that is not obvious."""
     reason, fix = error.strerror or str(error), ""
-    if os.sep not in program and error.errno == errno.ENOENT:
-        return reason, _elsewhere(program) or _CHECK
+    if os.sep not in program and error.errno in (errno.ENOENT, errno.EACCES):
+        folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        found = [path for each in folders if os.path.isfile(path := os.path.join(each, program))]
+        if not found:
+            return reason, _elsewhere(program) or _CHECK
+        program = next((path for path in found if os.access(path, os.X_OK)), found[0])
     if os.path.islink(program) and not os.path.exists(program):
         return f"it is a link to {os.readlink(program)}, which does not exist", ""
     if os.path.isdir(program):
@@ -351,6 +355,7 @@ def refusal(program: str, error: OSError) -> tuple[str, str]:
         fix = f"convert them: sed -i 's/\\r$//' {program}"
     elif error.errno == errno.ENOENT:  # of the interpreter, or of what loads libraries
         reason = f"its first line names {interpreter}, which does not exist" if line else _FOREIGN
+        fix = f"write the path of an interpreter into {program}, or install it anew" if line else ""
     elif error.errno == errno.EACCES and not os.access(program, os.X_OK):
         reason, fix = "it may not be executed", f"chmod +x {program}"
         if os.stat(program).st_mode & 0o111 and os.statvfs(program).f_flag & os.ST_NOEXEC:

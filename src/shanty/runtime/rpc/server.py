@@ -33,7 +33,8 @@ _MODULES: Mapping[str, str] = {
     "images": "image-pull",
     "layers": "image-have image-load image-file-have layer-put",
     "workspaces": "workspace-has workspace-missing workspace-part workspace-place",
-    "runs": "begin-run forward-stdin follow-run ask-run forget-run heartbeat-age sweep-runs",
+    "runs": "begin-run await-reader forward-stdin follow-run ask-run forget-run heartbeat-age"
+    " sweep-runs",
     "slurm": "slurm-check slurm-submit",
     ".network_probe": "net-listen net-probe net-send net-close",
 }
