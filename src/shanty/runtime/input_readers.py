@@ -1,6 +1,6 @@
 """Finds out whether a program waits for the standard input that it has been given.
 
-What is sent to a program that does not read is lost to whoever would have read it: of the lines of
+What is sent to a program that does not read is lost to the shell around it: of the lines of
 `while read x; do shanty run --on hosts …; done`, all but the first would go to the first run.
 """
 

@@ -78,11 +78,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def serve(workers: WorkerLinks, until: Callable[[], bool]) -> None:
-    """Take what comes."""
+    """Take what comes, as the controller does."""
 
     def is_done() -> bool:
         for fd in workers.sources:
             workers.serve(fd)
+        workers.judge(time.monotonic(), launcher_is_done=False)
         return until()
 
     wait_for(is_done, 10)
