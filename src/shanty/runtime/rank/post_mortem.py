@@ -355,7 +355,8 @@ def refusal(program: str, error: OSError) -> tuple[str, str]:
         fix = f"convert them: sed -i 's/\\r$//' {program}"
     elif error.errno == errno.ENOENT:  # of the interpreter, or of what loads libraries
         reason = f"its first line names {interpreter}, which does not exist" if line else _FOREIGN
-        fix = f"write the path of an interpreter into {program}, or install it again" if line else ""
+        if line:
+            fix = f"write the path of an interpreter into {program}, or install it again"
     elif error.errno == errno.EACCES and not os.access(program, os.X_OK):
         reason, fix = "it may not be executed", f"chmod +x {program}"
         if os.stat(program).st_mode & 0o111 and os.statvfs(program).f_flag & os.ST_NOEXEC:
