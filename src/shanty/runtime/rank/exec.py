@@ -29,7 +29,7 @@ from shanty.runtime.lines.command import (
     starts_a_world,
 )
 from shanty.runtime.mpi import processes
-from shanty.runtime.rank import pmi_relay, redirect, reports
+from shanty.runtime.rank import redirect, reports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from shanty.runtime.lines.container_engine import Line
     from shanty.runtime.rank.forked import Forked
+    from shanty.runtime.rank.pmi_relay import Relay
 
 STEP = "SHANTY_STEP"  # a task's place by srun, which bypasses the script of its host
 PYTHON = "SHANTY_PYTHON"  # the environment variable with this host's interpreter for the job
@@ -295,7 +296,11 @@ class _Rank:
         self.runner = ""  # `run.py`, where a fork server starts the program
         self.patience = 0.0  # seconds for that server
         self.forked: Forked | None = None
-        self.relay = pmi_relay.between(os.environ, self._keep_last_words)
+        self.relay: Relay | None = None
+        if "PMI_FD" in os.environ:
+            from shanty.runtime.rank import pmi_relay
+
+            self.relay = pmi_relay.between(os.environ, self._keep_last_words)
 
     def run_contained(self, line: Line) -> int:
         """Starts a line that starts a container, unless it is refused; returns its exit code."""

@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Mapping
 
-_PMI_FD = "PMI_FD"
 _ABORT = b"cmd=abort"
 _MOST = 1 << 16  # bytes of one read
 
@@ -72,7 +71,7 @@ class Relay:
 def between(environ: Mapping[str, str], before_abort: Callable[[], None]) -> Relay | None:
     """Return the relay of this rank; None where its launcher has not opened `PMI_FD`."""
     try:
-        number = int(environ.get(_PMI_FD, ""))
+        number = int(environ.get("PMI_FD", ""))
         os.fstat(number)
     except (ValueError, OSError):
         return None
