@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from runs import LONG, wait_for
 
 MANY = """
 import sys
+import time
 rank = int(__import__("os").environ["RANK"])
 count, width = int(sys.argv[1]), int(sys.argv[2])
 for number in range(count):
@@ -104,7 +106,18 @@ def test_the_agents_do_not_grow_with_the_output(shanty):
     )
     wait_for(lambda: shanty.status().get("joined") == 2)
     agents = shanty.agents()
-    before = {name: resident(pid) for name, pid in agents.items()}
+    before: dict[str, int] = {}
+    since = time.monotonic()
+
+    def has_settled() -> bool:
+        """The node agent loads what it may need later (5 MB) once the ranks have started."""
+        nonlocal before, since
+        now = {name: resident(pid) for name, pid in agents.items()}
+        if now != before:
+            before, since = now, time.monotonic()
+        return time.monotonic() > since + 1.0
+
+    wait_for(has_settled)
     process.stdin.write(b"go\n")
     process.stdin.flush()
     most = dict(before)

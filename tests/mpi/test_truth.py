@@ -160,15 +160,15 @@ def test_a_message_that_no_rank_receives(shanty, flavour):
 
 
 def test_roots_that_differ(shanty, flavour):
-    """A small Bcast succeeds with them; Open MPI still knows of the messages at the end."""
+    """A small Bcast succeeds with them; Open MPI 5 still knows of the messages at the end."""
     text = "from mpi4py import MPI\nc = MPI.COMM_WORLD\nprint(c.bcast(c.rank, root=c.rank))\n"
     done = shanty("run", "--mpi", flavour, "-n", 2, shanty.script(text))
     assert done.returncode == 0, done.stderr
     named = re.findall(
         "rank (.) ends without receiving a message of a collective call of rank (.)", done.stderr
     )
-    if flavour in ("mpich", "intel"):
-        assert not named  # they do not count them
+    if flavour != "openmpi5":
+        assert not named  # they do not count them, or not without loading all components
     else:
         assert named
         assert set(named) <= {("0", "1"), ("1", "0")}
