@@ -239,7 +239,6 @@ SCRIPTS = [
     ),
     ScriptFault(
         "counts differ in a collective",
-        # With few elements MPICH may end the ranks before what it has written is read.
         _MPI + "a = np.ones(100_000 * (1 + c.rank)); c.Allreduce(a, np.zeros_like(a))\n",
         rf"MPI_Allreduce failed: Message truncated\n  fix: {_COUNTS}",
         f"rank 0 …: MPI_Allreduce failed: Message truncated; {_COUNTS} …",

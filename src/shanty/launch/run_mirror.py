@@ -48,6 +48,7 @@ _COPIED = (
     "plan.json",
 )  # and what is below artifacts/
 _STDIN_CHUNK = 32 << 10  # bytes; half of what a FIFO holds
+_READER_FIRST = 0.1  # seconds between the first looks whether rank 0 reads
 _STDIN_WAIT = 1.0  # seconds that the host waits for room
 _GIVE_UP = 60.0  # seconds without any host after which it is not known how the run stands
 
@@ -306,17 +307,25 @@ def _forward(lead: Host, run: str, source: int) -> None:
     # On any failure the run says by itself how it goes on without.
     with contextlib.suppress(OSError, ShantyError), open(source, "rb", buffering=0) as file:
         (client,) = connect.connect([lead], terminal=False)
-        reads: bool | None = file.isatty()  # nobody else reads from a terminal meanwhile
-        while not reads:
-            reads = client.ask("await-reader", run=run, wait=_STDIN_WAIT).values["reads"]
-            if reads is None:
-                return
-        while data := file.read(_STDIN_CHUNK):
-            while data:
-                answer = client.ask("forward-stdin", run=run, wait=_STDIN_WAIT, data=data)
-                taken = answer.values["taken"]
-                if taken is None:
-                    return  # rank 0 has closed it, or is gone
-                data = data[taken:]
-        client.ask("forward-stdin", run=run, wait=0.0)
-        client.close()
+        try:
+            _forward_by(client, run, file)
+        finally:
+            client.close()
+
+
+def _forward_by(client: RpcClient, run: str, file: io.FileIO) -> None:
+    reads: bool | None = file.isatty()  # nothing else reads from a terminal meanwhile
+    pause = _READER_FIRST
+    while not reads:
+        reads = client.ask("await-reader", run=run, wait=pause).values["reads"]
+        pause = min(1.2 * pause, _STDIN_WAIT)
+        if reads is None:
+            return
+    while data := file.read(_STDIN_CHUNK):
+        while data:
+            answer = client.ask("forward-stdin", run=run, wait=_STDIN_WAIT, data=data)
+            taken = answer.values["taken"]
+            if taken is None:
+                return  # rank 0 has closed it, or is gone
+            data = data[taken:]
+    client.ask("forward-stdin", run=run, wait=0.0)

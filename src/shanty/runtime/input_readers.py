@@ -7,15 +7,16 @@ What is sent to a program that does not read is lost to the shell around it: of 
 from __future__ import annotations
 
 import os
-import re
 from typing import Iterator
 
 from shanty.runtime import platform
 from shanty.runtime.proc_files import read
 
-# Functions of the kernel in which a thread sleeps that reads from a pipe, or waits for one of
-# several files, of which the pipe may be one.
-_READS, _WAITS = re.compile("pipe|partner"), re.compile("poll|select")
+# System calls that read from a descriptor, their first argument; those that wait for several
+# descriptors, with the index of the argument that is their number; those of epoll.
+_READS = {"x86_64": (0, 19), "aarch64": (63, 65)}
+_WAITS = {"x86_64": {7: 1, 271: 1, 23: 0, 270: 0}, "aarch64": {73: 1, 72: 0}}
+_EPOLLS = {"x86_64": (232, 281), "aarch64": (22,)}
 _OURS = "shanty/runtime/boot.py"  # an agent, or `rank.exec`
 
 
@@ -24,35 +25,48 @@ def wait_for_input(path: str) -> bool:
 
     True also where the system does not say.
     """
-    if not platform.LINUX:
+    if not platform.LINUX or os.uname().machine not in _READS:
         return True
     fifo = os.stat(path)
-    return any(_waits(pid) for pid in _with_input(fifo))
+    return any(_waits(pid, fifo) for pid in _with_input(fifo))
 
 
 def _with_input(fifo: os.stat_result) -> Iterator[str]:
     """Yield the processes that have the FIFO as their standard input, but for shanty's own."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            same = os.path.samestat(os.stat(f"/proc/{pid}/fd/0"), fifo)
-        except OSError:  # another user's, or it has ended
-            continue
-        if same and _OURS not in read(f"/proc/{pid}/cmdline"):
+        if _is(f"/proc/{pid}/fd/0", fifo) and _OURS not in read(f"/proc/{pid}/cmdline"):
             yield pid
 
 
-def _waits(pid: str) -> bool:
-    """Return True when a thread reads a pipe, or the main thread waits for one of several files."""
+def _is(path: str, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), file)
+    except OSError:  # another user's, or it has ended
+        return False
+
+
+def _waits(pid: str, fifo: os.stat_result) -> bool:
+    """Return True when a thread reads the FIFO, or the main thread waits for several files."""
+    machine = os.uname().machine
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return False
     for thread in threads:
-        folder = f"/proc/{pid}/task/{thread}"
-        sleeps = read(f"{folder}/stat").rpartition(")")[2].split()[:1] in (["S"], ["D"])
-        where = read(f"{folder}/wchan")
-        if sleeps and (where in ("", "0") or _READS.search(where)):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/syscall") as file:
+                words = file.read().split()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        except OSError:  # not to be known: a security module forbids it
             return True
-        if sleeps and thread == pid and _WAITS.search(where):
+        if len(words) < 3:  # "running"
+            continue
+        call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
+        if call in _READS[machine] and _is(f"/proc/{pid}/fd/{arguments[0]}", fifo):
+            return True
+        if thread == pid and call in _EPOLLS[machine]:
+            return True
+        if thread == pid and call in _WAITS[machine] and arguments[_WAITS[machine][call]]:
             return True
     return False

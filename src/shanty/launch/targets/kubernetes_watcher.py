@@ -240,6 +240,7 @@ class Watcher:
             raise
         refusal = pod_trouble.refusal(events)
         if refusal is None:
+            self._refused_since = self._refusal = None
             return ""
         now = time.monotonic()
         self._refused_since, self._refusal = self._refused_since or now, refusal

@@ -171,7 +171,7 @@ class RshServer:
         call.end(code if code >= 0 else 128 - code)
 
     def dropped(self) -> Optional[WorkerLink]:
-        """Return the host whose call of ssh is gone here, while its daemon is on."""
+        """Return the host whose call of ssh is gone here, while its daemon is on; or None."""
         poll, calls = select.poll(), {c.connection.fileno(): c for c in self._calls.values()}
         for fd in calls:
             poll.register(fd, select.POLLIN)

@@ -60,7 +60,9 @@ class WorkerLinks:
         self._actions = actions
         self._workers: List[WorkerLink] = []
         self._failure: Optional[Failure] = None
-        self._dropped: Optional[float] = None  # when a call of ssh was found gone, with its host on
+        # The host whose call of ssh is gone, which was asked for a sign of life; who gave it.
+        self._asked: Optional[WorkerLink] = None
+        self._answered: Optional[WorkerLink] = None
         self._began = time.time()
         self._stored = 0.0  # when the last piece of a file came
         self._prepared = False
@@ -137,12 +139,10 @@ class WorkerLinks:
         if self._failure is None and killed is not None and not launcher_is_done:
             return _without_daemon(*killed)
         host = None if self._failure or launcher_is_done else self._rsh.dropped()
-        if host is None:
-            self._dropped = None
-        elif self._dropped is None:
-            self._dropped = now
-            host.channel.send(messages.Flush(""))  # which it answers at once
-        elif host.silence.since > self._dropped:  # the host is on: its loss was not the cause
+        if host is not None and host is not self._asked:
+            self._asked, self._answered = host, None
+            host.channel.send(messages.Flush(""))
+        elif host is not None and host is self._answered:  # its loss was not the cause
             return _without_call(host.name, self._plan.lead.name)
         return self._failure
 
@@ -250,6 +250,8 @@ class WorkerLinks:
             self._store(worker, message)
         elif isinstance(message, (messages.DaemonOutput, messages.DaemonEnded)):
             self._rsh.answer(message)
+        elif isinstance(message, messages.Flushed) and not message.world:
+            self._answered = worker
         elif isinstance(message, messages.Hello):
             worker.ports, worker.state = message.ports, WorkerState.HERE
         elif isinstance(message, messages.Ready):

@@ -240,9 +240,9 @@ def _copy_all(pids: List[int], machine: _Machine, copies: Dict[int, _Copy]) -> N
 
 def _copy(ptrace: Any, pid: int, machine: _Machine) -> Optional[_Copy]:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        if ptrace(_SEIZE, pid, None, None) != 0 or platform.must_not_be_woken(pid):
+        if platform.must_not_be_woken(pid):
             return None
-        if ptrace(_INTERRUPT, pid, None, None) != 0:
+        if ptrace(_SEIZE, pid, None, None) != 0 or ptrace(_INTERRUPT, pid, None, None) != 0:
             return None
         found, status, deadline = 0, 0, time.monotonic() + _STOP
         while not found:

@@ -84,7 +84,7 @@ class _Rank:
         elif self._written is not None or (
             thread is not None and self._executes_no_python(pid, thread, answers[0], now)
         ):
-            return not platform.must_not_be_woken(pid) and self._by_signal(pid)
+            return self._by_signal(pid)
         return False
 
     def _executes_no_python(
@@ -100,7 +100,9 @@ class _Rank:
         if now < since + _STILL:
             return False
         if thread.state in "SD" and thread.switches == before.switches:
-            return True
+            return not platform.must_not_be_woken(pid)
+        if platform.must_not_be_woken(pid):
+            return False
         if not self._probed and platform.catches(pid, platform.PROBE_SIGNAL):
             self._probed, self._seen = True, (now, thread, answers)
             platform.signal_main_thread(pid, platform.PROBE_SIGNAL)

@@ -484,6 +484,8 @@ class _Rank:
             status = self._ended()
             if status is not None:
                 self.output.finish(None)
+                if self.relay is not None:
+                    self.relay.finish()
                 return status
 
     def _keep_last_words(self) -> None:

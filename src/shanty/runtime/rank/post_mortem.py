@@ -63,8 +63,13 @@ def reason(error: BaseException) -> str:
     text = str(error)
     found = re.match(_WITH_STACK, text, re.DOTALL)
     if found and type(error).__module__ == "mpi4py.MPI":
-        why = text.rpartition(": ")[2] if text.startswith("Other MPI error") else found["text"]
-        return f"{found['call']} failed: {why.strip()}"
+        why, whole = found["text"], re.search(r"\n\w+\(\d+\)\.*: (\S.*)$", text)  # it may be cut
+        last = whole[1].strip() if whole else ""
+        if last and (why == "Other MPI error" or last.startswith(why)):
+            why = last
+        elif last:
+            why += f": {last}"
+        return f"{found['call']} failed: {why}"
     if any(each.__module__.startswith("tensorflow.") for each in type(error).__mro__):
         found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
         if found:
@@ -356,7 +361,7 @@ def refusal(program: str, error: OSError) -> tuple[str, str]:
     elif error.errno == errno.ENOENT:  # of the interpreter, or of what loads libraries
         reason = f"its first line names {interpreter}, which does not exist" if line else _FOREIGN
         if line:
-            fix = f"write the path of an interpreter into {program}, or install it again"
+            fix = f"write the path of an interpreter into {program}, or reinstall it"
     elif error.errno == errno.EACCES and not os.access(program, os.X_OK):
         reason, fix = "it may not be executed", f"chmod +x {program}"
         if os.stat(program).st_mode & 0o111 and os.statvfs(program).f_flag & os.ST_NOEXEC:

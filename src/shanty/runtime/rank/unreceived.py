@@ -41,7 +41,8 @@ def _queued(mpi: Any) -> list[int]:
     """
     import ctypes
 
-    if "Open MPI v5" not in mpi.Get_library_version():
+    version = mpi.Get_library_version()
+    if "Open MPI" not in version or "Open MPI v4" in version:
         return []
     lib = ctypes.CDLL(mpi.__file__)
     index, count = ctypes.c_int(), ctypes.c_int()

@@ -32,7 +32,6 @@ _YOUNG = 60.0  # seconds that a run may take to bring its agent up
 _ENOUGH = 4 << 20  # bytes of one answer
 _PUT_BACK = 3.0  # seconds in which a controller puts a removed folder back
 _LOOK = 0.02  # seconds between two looks for something new
-_READER_MS = 100  # between two looks whether rank 0 reads
 _STDIN = "stdin"  # the FIFO from which rank 0 reads, where it is fed
 _FED = "stdin-ended"  # is there once all of it has been
 _mirrors: Dict[str, _Outbox] = {}
@@ -127,20 +126,20 @@ def begin_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def await_reader(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run wait`: wait up to `wait` seconds for rank 0 to read its standard input.
+    """`run wait`: whether rank 0 reads its standard input; if not, `wait` seconds pass first.
 
     `reads` is None when nothing has it open any more.
     """
-    path, until = folder_of(ask["run"], 0).path / _STDIN, time.monotonic() + ask["wait"]
+    path = folder_of(ask["run"], 0).path / _STDIN
     try:
         if ask["run"] not in _stdin:
             _stdin[ask["run"]] = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        if wait_for_input(str(path)):
+            return {"reads": True}
         poll = select.poll()
         poll.register(_stdin[ask["run"]], 0)
-        while not poll.poll(_READER_MS):  # an error: all other ends are closed
-            reads = wait_for_input(str(path))
-            if reads or time.monotonic() > until:
-                return {"reads": reads}
+        if not poll.poll(1000 * ask["wait"]):  # an error: all other ends are closed
+            return {"reads": False}
     except OSError:
         pass
     return {"reads": None}

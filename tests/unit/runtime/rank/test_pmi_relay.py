@@ -57,6 +57,15 @@ def test_an_abort_waits_for_what_is_done_before_it(pair, line):
     assert pair.launcher.recv(100) == line
 
 
+def test_what_a_rank_has_sent_before_its_end_is_forwarded(pair):
+    pair.rank.sendall(b"cmd=abort exitcode=3\n")
+    pair.rank.close()
+    pair.relay.finish()
+    assert pair.kept == [b""]
+    assert pair.launcher.recv(100) == b"cmd=abort exitcode=3\n"
+    pair.relay.finish()
+
+
 def test_the_rank_learns_that_the_launcher_has_ended(pair):
     pair.launcher.close()
     assert not pair.relay.pump(pair.end_of_launcher)
@@ -64,6 +73,10 @@ def test_the_rank_learns_that_the_launcher_has_ended(pair):
     assert pair.relay.pump(pair.end_of_rank)  # of the same poll
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", "9999"])
-def test_a_launcher_without_pmi(value):
+@pytest.mark.parametrize("value", ["", "x", "-1", "9999", "9" * 30, "file"])
+def test_a_launcher_without_pmi(value, tmp_path):
+    if value == "file":  # a number that is left over from another launcher
+        with (tmp_path / "log").open("w") as file:
+            assert pmi_relay.between({"PMI_FD": str(file.fileno())}, lambda: None) is None
+        return
     assert pmi_relay.between({"PMI_FD": value}, lambda: None) is None

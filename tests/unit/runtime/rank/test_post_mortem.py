@@ -75,6 +75,17 @@ def test_of_a_collective_in_a_compiled_step() -> None:
             "get_tag_from_port(199)....: no port_name tag in MPI port.  Make it",
             "MPI_Comm_connect failed: no port_name tag in MPI port.  Make it",
         ),
+        (
+            "Invalid rank, error stack:\ninternal_Send_c(316): MPI_Send_c(count=3, 99) failed\n"
+            "internal_Send_c(234): Invalid rank has value 99 but must be less than 2",
+            "MPI_Send failed: Invalid rank has value 99 but must be less than 2",
+        ),
+        (
+            "Message truncated, error stack:\ninternal_Recv_c(7): MPI_Recv_c(count=3) failed\n"
+            "x(1): Message from rank 0 truncated; 800 bytes received but buffer size is 400",
+            "MPI_Recv failed: Message truncated: Message from rank 0 truncated; 800 bytes received "
+            "but buffer size is 400",
+        ),
         ("MPI_ERR_TRUNCATE: message truncated", "Exception: MPI_ERR_TRUNCATE: message truncated"),
     ],
 )
