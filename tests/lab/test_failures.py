@@ -79,33 +79,37 @@ def test_a_host_is_started_anew(site: Site) -> None:
     assert site("run", "-q", "--on", "lab", "-n", "3", "hostname").returncode == 0
 
 
-def test_a_daemon_is_killed(site: Site, flavour: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "program", "named"),
+    [
+        (
+            "lab2",
+            f"^[^ ]*/({'|'.join(DAEMONS)})",
+            "the launcher's daemon on host lab2 was ended by SIGKILL",
+        ),
+        # What stands for the launcher's ssh; the daemon itself is on.
+        (
+            "lab1",
+            "rank[.]rsh_client",
+            "the launcher's connection to host lab[23] was ended on lab1",
+        ),
+        (
+            "lab1",
+            "^[^ ]*/(prterun|mpirun|mpiexec)",
+            "the launcher on host lab1 was ended by SIGKILL",
+        ),
+    ],
+    ids=["daemon", "connection", "launcher"],
+)
+def test_a_part_of_the_launcher_is_killed(
+    site: Site, flavour: str, host: str, program: str, named: str
+) -> None:
     with site.running(flavour) as process:
         began = time.monotonic()
-        done = site.lab.exec("lab2", "pkill", "-KILL", "-f", f"^[^ ]*/({'|'.join(DAEMONS)})")
+        done = site.lab.exec(host, "pkill", "-KILL", "-f", program)
         assert done.returncode == 0, done.stderr
-        what = ends_by(site, process, "lab2", began)
-    assert what == "the launcher's daemon on host lab2 was ended by SIGKILL"
-
-
-def test_the_launchers_connection_to_a_daemon_is_killed(site: Site, flavour: str) -> None:
-    """On the lead host: what stands for the launcher's ssh. The daemon itself is on."""
-    with site.running(flavour) as process:
-        began = time.monotonic()
-        done = site.lab.exec("lab1", "pkill", "-KILL", "-f", "rank[.]rsh_client")
-        assert done.returncode == 0, done.stderr
-        what = ends_by(site, process, "lab", began)
-    print(what)
-    assert re.fullmatch("the launcher's connection to host lab[23] was ended on lab1", what)
-
-
-def test_the_launcher_is_killed(site: Site, flavour: str) -> None:
-    with site.running(flavour) as process:
-        began = time.monotonic()
-        done = site.lab.exec("lab1", "pkill", "-KILL", "-f", "^[^ ]*/(prterun|mpirun|mpiexec)")
-        assert done.returncode == 0, done.stderr
-        what = ends_by(site, process, "lab1", began)
-    assert what == "the launcher on host lab1 was ended by SIGKILL"
+        what = ends_by(site, process, host, began)
+    assert re.fullmatch(named, what)
 
 
 def test_a_workers_agent_is_killed(site: Site, flavour: str) -> None:

@@ -140,11 +140,11 @@ def test_standard_input(site: Site, flavour: str) -> None:
 
 def test_standard_input_that_is_not_read_is_left_to_others(site: Site, flavour: str) -> None:
     """As in `while read x; do shanty run …; done < list`."""
-    site.write("late.py", "import sys, time\ntime.sleep(1)\nprint(sys.stdin.readline().strip())\n")
+    site.write("reads.py", "import sys\nprint(sys.stdin.readline().strip())\n")
     reads, writes = os.pipe()
     os.write(writes, b"a\nb\n")
     os.close(writes)
-    for words in (["echo", "x"], ["late.py"]):
+    for words in (["echo", "x"], ["reads.py"]):
         process = site.start(
             "run", "-q", "--on", "lab", "--mpi", flavour, "-n", "1", *words, stdin=reads
         )

@@ -31,9 +31,9 @@ def wait_for_input(path: str) -> bool:
     return any(_waits(pid, fifo) for pid in _with_input(fifo))
 
 
-def _with_input(fifo: os.stat_result) -> Iterator[str]:
+def _with_input(fifo: os.stat_result) -> Iterator[int]:
     """Yield the processes that have the FIFO as their standard input, but for shanty's own."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         if _is(f"/proc/{pid}/fd/0", fifo) and _OURS not in read(f"/proc/{pid}/cmdline"):
             yield pid
 
@@ -45,28 +45,25 @@ def _is(path: str, file: os.stat_result) -> bool:
         return False
 
 
-def _waits(pid: str, fifo: os.stat_result) -> bool:
+def _waits(pid: int, fifo: os.stat_result) -> bool:
     """Return True when a thread reads the FIFO, or the main thread waits for several files."""
-    machine = os.uname().machine
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        return any(_may_read(pid, thread, fifo) for thread in threads)
+    except (FileNotFoundError, ProcessLookupError):  # it has ended, or a thread: the next look
         return False
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/syscall") as file:
-                words = file.read().split()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
-            continue
-        except OSError:  # not to be known: a security module forbids it
-            return True
-        if len(words) < 3:  # "running"
-            continue
-        call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
-        if call in _READS[machine] and _is(f"/proc/{pid}/fd/{arguments[0]}", fifo):
-            return True
-        if thread == pid and call in _EPOLLS[machine]:
-            return True
-        if thread == pid and call in _WAITS[machine] and arguments[_WAITS[machine][call]]:
-            return True
-    return False
+    except OSError:  # not to be known: a security module forbids it
+        return True
+
+
+def _may_read(pid: int, thread: int, fifo: os.stat_result) -> bool:
+    call = platform.system_call(pid, thread)
+    if not call:
+        return False
+    number, *arguments = call
+    machine = os.uname().machine
+    if number in _READS[machine]:
+        return _is(f"/proc/{pid}/fd/{arguments[0]}", fifo)
+    count = _WAITS[machine].get(number)
+    waits = number in _EPOLLS[machine] or (count is not None and arguments[count] > 0)
+    return waits and thread == pid

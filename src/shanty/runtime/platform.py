@@ -236,17 +236,23 @@ def main_thread(pid: int) -> Optional[Thread]:
 def must_not_be_woken(pid: int) -> bool:
     """Returns True where the main thread sleeps in a system call that a stop or signal may fail.
 
-    Programs need not expect EINTR there: XGBoost's `recv` gives up. It is not in MPI, which polls.
+    Programs need not expect EINTR there: XGBoost's `recv` gives up. A thread that sleeps there is
+    not in an MPI call, since MPI polls.
     """
-    return bool(LINUX) and _system_call(pid) in _DELICATE.get(os.uname().machine, ())
+    call: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):
+        call = system_call(pid, pid)
+    return bool(call) and call[0] in _DELICATE.get(os.uname().machine, ())
 
 
-def _system_call(pid: int) -> int:
-    """Returns the number of the system call in which the main thread sleeps; -1 for none."""
-    try:
-        return int(read(f"/proc/{pid}/syscall").split()[0])
-    except (ValueError, IndexError):  # "running"
-        return -1
+def system_call(pid: int, thread: int) -> tuple[int, ...]:
+    """Returns the system call in which a thread sleeps: its number and its six arguments.
+
+    Empty while the thread runs. OSError where the system has no such thread, or does not say.
+    """
+    with open(f"/proc/{pid}/task/{thread}/syscall") as file:
+        number, *words = file.read().split()
+    return (int(number), *(int(word, 16) for word in words[:6])) if len(words) == 8 else ()
 
 
 def has_open(pid: int, path: str) -> bool:

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ if "grow" not in sys.argv:
 place = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
 began = [os.environ[name] for name in place]
 pids = Path(os.environ["SHANTY_RUN_DIR"], "pids")
+status = pids.with_name("status.json")
 pids.mkdir(exist_ok=True)
 (pids / began[0]).write_text(str(os.getpid()))
 torch.set_num_threads(1)
@@ -65,6 +67,8 @@ def train(state):
                 for rank in lost:
                     if rank != first:
                         os.kill(int((pids / str(rank)).read_text()), signal.SIGKILL)
+                    while rank >= size and f"rank {rank} (spare)" not in status.read_text():
+                        time.sleep(0.01)  # reported before the next group is lost
             if first in lost:
                 die()
 

@@ -11,6 +11,7 @@ from shanty.runtime.diagnosis.mpi_world import LAUNCHERS_DOING, MpiWorld
 from shanty.runtime.diagnosis.rank_record import Rank
 from shanty.runtime.diagnosis.root_cause import Verdict
 from shanty.runtime.logfile import last_lines
+from shanty.runtime.mpi import error_stacks
 from shanty.runtime.rank.reports import TRUNCATED
 from shanty.runtime.rundir import RunDir
 from shanty.runtime.spec import Failure
@@ -38,7 +39,6 @@ _ERRORS = (
     re.compile(r"\*\*\* An error occurred in (?P<call>\w+)"),
     re.compile(r"\*\*\* (?P<text>MPI_ERR_\w+: .*)"),
 )
-_IN_STACK = re.compile(r"\w+\(\d+\)\.*: *(\S.*)")
 _ABORTED = "it called MPI_Abort"
 
 
@@ -89,12 +89,10 @@ def with_error(failure: Failure) -> Failure:
             found.setdefault(name, value)
     if len(found) < 2:
         return failure
-    if found["text"].startswith("Other MPI error"):  # the cause is at the end of its stack
-        stack = list(filter(None, map(_IN_STACK.match, failure.lines)))
-        found["text"] = stack[-1][1] if stack else found["text"]
     call = found["call"] if found["call"].startswith("MPI_") else f"MPI_{found['call']}"
     fix = TRUNCATED if "truncate" in found["text"].lower() else failure.fix
-    return replace(failure, why=f"{call} failed: {found['text']}", fix=fix)
+    why = error_stacks.reason(call, found["text"], "\n".join(failure.lines))
+    return replace(failure, why=why, fix=fix)
 
 
 def _verdict(rank: Rank, code: int) -> Verdict:

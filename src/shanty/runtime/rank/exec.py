@@ -4,7 +4,7 @@ It gets its place from the launcher, sets the environment the same way under eve
 program, frames its output into the rank's log and reports start and end. It outlives the program by
 a few milliseconds and ends with its exit code, 128 + N for signal N. It keeps the descriptor by
 which the launcher watches its ranks (Hydra's PMI_FD), so that the node agent learns of the end
-first, and passes on what the rank and the launcher say on it.
+first, and relays their messages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _JOINS, _SEATS = "SHANTY_JOINS", "--seats="  # as in `rundir`, which is not ligh
 _NOISE = (b"NBC_Progress: an error ", b"Error in NBC_Start_round() ", b"[warn] Epoll ")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)  # which a program may handle
-_MOMENT = 0.05  # seconds between MPI_Abort and the launcher's end of all ranks
+_ABORT_DELAY = 0.05  # seconds in which other ranks' output is written, too
 _PARTIAL_MS = 100  # a prompt without a newline is shown after so long
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell has them
 _CANNOT_WRITE = 73  # StorageError's
@@ -300,7 +300,7 @@ class _Rank:
         if "PMI_FD" in os.environ:
             from shanty.runtime.rank import pmi_relay
 
-            self.relay = pmi_relay.between(os.environ, self._keep_last_words)
+            self.relay = pmi_relay.between(os.environ, self._flush_before_abort)
 
     def run_contained(self, line: Line) -> int:
         """Starts a line that starts a container, unless it is refused; returns its exit code."""
@@ -488,13 +488,10 @@ class _Rank:
                     self.relay.finish()
                 return status
 
-    def _keep_last_words(self) -> None:
-        """Write what the program has printed, and give the other ranks of this host a moment.
-
-        The launcher ends all of them once it learns of the MPI_Abort.
-        """
+    def _flush_before_abort(self) -> None:
+        """Write what the program has printed, before the launcher kills all ranks."""
         self.output.finish(None)
-        time.sleep(_MOMENT)
+        time.sleep(_ABORT_DELAY)
         self.output.finish(None)
         self.writer.flush(STDOUT, STDERR)
 

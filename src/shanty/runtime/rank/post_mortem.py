@@ -63,13 +63,9 @@ def reason(error: BaseException) -> str:
     text = str(error)
     found = re.match(_WITH_STACK, text, re.DOTALL)
     if found and type(error).__module__ == "mpi4py.MPI":
-        why, whole = found["text"], re.search(r"\n\w+\(\d+\)\.*: (\S.*)$", text)  # it may be cut
-        last = whole[1].strip() if whole else ""
-        if last and (why == "Other MPI error" or last.startswith(why)):
-            why = last
-        elif last:
-            why += f": {last}"
-        return f"{found['call']} failed: {why}"
+        from shanty.runtime.mpi import error_stacks
+
+        return error_stacks.reason(found["call"], found["text"], text)
     if any(each.__module__.startswith("tensorflow.") for each in type(error).__mro__):
         found = re.search(_IN_A_GRAPH, text, re.MULTILINE | re.DOTALL)
         if found:

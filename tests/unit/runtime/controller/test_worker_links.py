@@ -14,10 +14,12 @@ import pytest
 from plans import node, plan_of
 from runs import wait_for
 from shanty.runtime.controller import worker_links
+from shanty.runtime.controller.worker_link import WorkerState
 from shanty.runtime.controller.worker_links import WorkerLinks
 from shanty.runtime.errors import StorageError
 from shanty.runtime.messages import (
     Beat,
+    Flushed,
     Hello,
     Launch,
     Message,
@@ -114,6 +116,27 @@ def test_a_connection_whose_process_is_killed(start: Callable[..., WorkerLinks])
     failure = lost(start(Events(), *hello, then="os.kill(os.getpid(), 9)"))
     assert failure.what == "the connection to host lab1 was lost"
     assert "was ended by SIGKILL" in failure.why
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_call_of_ssh_is_blamed_only_while_its_host_answers(
+    start: Callable[..., WorkerLinks], monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """A call ends, too, as its host is lost: then that is the cause, once it is known."""
+    answer = f"[os.write(1, {encode(Flushed(''))!r}) for x in sys.stdin.buffer if b'Flush' in x]"
+    workers = start(Events(), *told(Hello((4001,))), then=answer if answers else "sys.stdin.read()")
+    (worker,) = workers.sources.values()
+    serve(workers, lambda: worker.state is WorkerState.HERE)
+    monkeypatch.setattr(workers._rsh, "dropped", lambda: worker)
+    assert workers.judge(time.monotonic(), launcher_is_done=False) is None
+    if answers:
+        serve(workers, lambda: bool(workers.judge(time.monotonic(), launcher_is_done=False)))
+        failure = workers.judge(time.monotonic(), launcher_is_done=False)
+        assert failure is not None
+        assert failure.what.startswith("the launcher's connection to host lab1 was ended on")
+    else:
+        worker.process.kill()
+        assert lost(workers).what == "the connection to host lab1 was lost"
 
 
 def test_times_come_by_our_clock_and_steps_as_they_are(start: Callable[..., WorkerLinks]) -> None:
