@@ -243,7 +243,7 @@ class Warn(Record):
 
 
 class Flush(Record):
-    """Send all that the ranks have reported so far, then `Flushed`; world "": as a sign of life."""
+    """Send all that has happened here so far, then `Flushed`; world "": as a sign of life."""
 
     world: str
 

@@ -284,6 +284,7 @@ class NodeAgent:
                 here = {rank for world, rank in self._alive() if world == _TOP}
                 self.words.add(here & set(order.ranks), order.word)
             elif isinstance(order, messages.Flush):
+                self._reap()
                 self._hear()
                 self._look_for_orphans()
                 self.controller.send(messages.Flushed(order.world))
