@@ -204,14 +204,24 @@ def test_a_rank_that_has_left_the_loop(shanty, flavour):
     assert "the same number of steps" in said
 
 
-def test_a_stopped_rank(shanty):
+def answers_given(shanty, rank):
+    return int(shanty.last.rank_probe(rank).read_text().split()[1])
+
+
+@pytest.mark.parametrize("place", ["outside MPI", "within MPI, while the run is watched"])
+def test_a_stopped_rank(shanty, place):
+    outside = ENDLESS.replace("rank == 2: train()", "rank == 1: print('on'); train()")
+    within = HEAD + "if world.rank == 1: print('on')\n"
+    within += "while True: world.Allreduce(MPI.IN_PLACE, value)\n"
     process = shanty.start(
         *("run", "-n", 2, "--oversubscribe"),
         *("--stall-after", AFTER, "--on-stall", "stop"),
-        shanty.script(ENDLESS.replace("rank == 2: train()", "rank == 1: print('on'); train()")),
+        shanty.script(outside if place == "outside MPI" else within),
     )
     wait_for(lambda: shanty.status().get("joined") == 2 and shanty.last.rank_log(1).exists())
     wait_for(lambda: b"on" in shanty.last.rank_log(1).read_bytes())
+    if place != "outside MPI":  # the node agent has seen it there, and asks it
+        wait_for(lambda: answers_given(shanty, 1) > 1)
     os.kill(int(shanty.last.rank_probe(1).read_text().split()[0]), signal.SIGSTOP)
     _, said = process.communicate(timeout=40)
     assert process.returncode == STALL_EXIT

@@ -20,6 +20,7 @@ from shanty.runtime.proc_files import read
 from shanty.runtime.record import Record
 
 LINUX = sys.platform.startswith("linux")
+STOPPED = ("T", "t")  # states of a process that was stopped: by SIGSTOP, by a debugger
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else ""
 # Frameworks take SIGUSR1 and SIGUSR2; a real-time signal is not in use by default.
 STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2)) + (7 if LINUX else 0)

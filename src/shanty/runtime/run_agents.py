@@ -184,7 +184,9 @@ def _stopped(run: RunDir) -> List[int]:
     """The pids of the run's agents on this host, where all of them are stopped."""
     pids = [_pid_here(run, name) for name in ("controller", "node_agent")]
     entries = [platform.process(pid) for pid in pids if pid]
-    stopped = [entry.pid for entry in entries if entry is not None and entry.state in ("T", "t")]
+    stopped = [
+        entry.pid for entry in entries if entry is not None and entry.state in platform.STOPPED
+    ]
     return stopped if len(stopped) == len(entries) else []
 
 
@@ -256,7 +258,7 @@ def is_frozen(run: RunDir) -> bool:
     agent = (read_json(run.agents) or {}).get("node_agent")
     pid = agent.get("pid") if isinstance(agent, dict) else None
     entry = platform.process(pid) if isinstance(pid, int) else None
-    if entry is None or entry.state not in ("T", "t"):
+    if entry is None or entry.state not in platform.STOPPED:
         return False
     with contextlib.suppress(OSError):
         return time.time() > run.heard.stat().st_mtime + 2 * MOST

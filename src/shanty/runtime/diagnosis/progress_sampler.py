@@ -40,7 +40,6 @@ _LOCKS = (
 )
 _NEAR = 6  # frames from the innermost, among them the C library's nameless ones
 _LONGEST_COMMAND = 60  # letters
-_STOPPED = ("T", "t")
 Key = Tuple[str, int]  # world and rank
 _Answers = Tuple[int, int]  # given by a Python rank; those of them that came from another place
 
@@ -84,7 +83,7 @@ class _Rank:
         wait for other ranks; without its native stack its place is unknown.
         """
         look = self.look
-        if look is None or self.state in _STOPPED:
+        if look is None or self.state in platform.STOPPED:
             return False
         return bool(look.call) or any(frame.name in _LOCKS for frame in look.frames[:_NEAR])
 
@@ -163,7 +162,7 @@ class ProgressSampler:
             self._ranks[key] = rank
             if process is not None:
                 rank.samples.append((now, process.state, process.cpu))
-        running = [r for r in self._ranks.values() if r.state not in (*_STOPPED, "")]
+        running = [r for r in self._ranks.values() if r.state not in (*platform.STOPPED, "")]
         self._stand(running, now)
         for key, rank in self._ranks.items():
             self._probe(key[1], rank, now)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from shanty.runtime import platform
 from shanty.runtime.diagnosis.last_words import cause
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.root_cause import TOP, Verdict
@@ -45,7 +46,6 @@ _CELLS = (
 _FRESH = 15.0  # seconds for which the result of a check of the links holds
 _RARELY = 5.0  # bounds between two requests for the stacks of ranks that are silent for hours
 _LAST_LINES = 20  # in which an error explains what a straggler does
-_STOPPED = ("T", "t")
 _SHORT = 5.0  # seconds of a standstill that are worth a report
 _SURELY = 0.8  # of the time of a watch, since looks come late on a busy machine
 _SHORTEST, _LONGEST = 0.2, 5.0  # seconds between two looks
@@ -274,7 +274,7 @@ class StallDetector:
         spares = view.worlds[world].spares if world in view.worlds else ()
         found = []
         for state in self.newest_states():
-            if state.rank in spares and state.state not in _STOPPED:
+            if state.rank in spares and state.state not in platform.STOPPED:
                 continue  # it sleeps
             if state.world == world:
                 meeting = meetings.get(state.rank)
@@ -371,7 +371,7 @@ class StallDetector:
 
 
 def _is_idle(state: RankState) -> bool:
-    return state.state in _STOPPED or (state.cpu < IDLE and state.ready < MOSTLY)
+    return state.state in platform.STOPPED or (state.cpu < IDLE and state.ready < MOSTLY)
 
 
 def _longest_wait(state: RankState) -> float:

@@ -12,6 +12,7 @@ import os
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from shanty.runtime import platform
 from shanty.runtime.diagnosis.rank_names import named
 from shanty.runtime.diagnosis.rendezvous import NOT_SET, explain
 from shanty.runtime.messages import RankState
@@ -148,6 +149,11 @@ class Standing:
         return any(path.endswith("/multiprocessing/popen_fork.py") for path in self.files)
 
     @property
+    def stopped(self) -> bool:
+        """Returns True when it was stopped, as by SIGSTOP or a debugger."""
+        return self.state.state in platform.STOPPED
+
+    @property
     def idle(self) -> bool:
         """Returns True when it neither uses nor wants CPU time."""
         return self.state.cpu < IDLE and self.state.ready < MOSTLY
@@ -241,7 +247,8 @@ def judge(
         through = rank.state.through
         if rank in waiting or rank.seeks_consensus:
             continue
-        if rank.call or (through is not None and through < after):
+        enters = bool(rank.call) and not rank.stopped  # which gives no answers, in MPI or not
+        if enters or (through is not None and through < after):
             return None  # it has entered MPI only now, or enters and leaves it
     if not waiting:
         return None
@@ -412,7 +419,7 @@ def _sort_out(ranks: Sequence[Standing], waiting: Sequence[Standing]) -> Tuple[_
     calls: _Groups = {}
     frozen = []
     for rank in ranks:
-        if rank.state.state in ("T", "t"):
+        if rank.stopped:
             group = ("stopped", "stopped, as by SIGSTOP")
         elif rank.starved and not rank.call:
             group = ("starved", _without_cpu(rank))

@@ -64,6 +64,7 @@ JOINS = away(2, POLLS, TRAIN, cpu=0.0, ready=0.1, state="S")
         (away(2, TRAIN), "busy in train (train.py:31)"),
         (away(2, TRAIN, cpu=0.0, ready=0.1, state="S"), "idle in train (train.py:31)"),
         (away(2, TRAIN, state="T"), "stopped, as by SIGSTOP"),
+        (rank(2, state="T", waits=0.0, through=62.0), "stopped, as by SIGSTOP"),  # within MPI
         (away(2, TRAIN, cpu=0.01), "ready to run, but gets 1.0 % of a core"),
         (
             away(2, TRAIN, lock=("/w/lock", 101), ready=0.0),
