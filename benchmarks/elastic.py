@@ -9,8 +9,8 @@ left, on the slowest of them: their recovery, the restored commit and the step. 
 (SIGSTOP) dies when `--stall-after 1s` has found it. A rank that runs out of memory does so in a
 control group of its own (this needs root). Each run must come to its end, with the lost ranks and
 the cause that shanty reports for them, the same parameters on all that are left, and a loss within
-15 % of that of an undisturbed run. Printed are median, 95th percentile and the longest; what hung,
-and what failed otherwise, is counted.
+15 % of that of an undisturbed run over as many samples. Printed are median, 95th percentile and the
+longest; what hung, and what failed otherwise, is counted.
 
 Ranks are started with `--warm`, which saves most of the imports. It has no part in what is
 measured: lost ranks are not started again here.
@@ -48,6 +48,7 @@ KINDS = {  # how ranks are lost, which, and what is said of them
     "one more meanwhile": ("recovery", "1,3", "was ended by SIGKILL"),
 }  # fmt: skip
 RANKS, NEAR = 4, 0.15
+STEPS, COMMITTED = 60, 30  # steps of a training, and those before a loss that count
 _LIMIT = 300  # seconds after which a run hangs
 
 
@@ -72,7 +73,7 @@ def run(words: list[str], folder: str) -> tuple[list[dict[str, Any]], str]:
     return [json.loads(line) for line in lines if line.startswith("{")], done.stderr
 
 
-def train(how: str, who: str, framework: str, python: str, folder: str) -> Any:
+def train(how: str, who: str, framework: str, python: str, folder: str, steps: int = STEPS) -> Any:
     """Run a training; return what its ranks printed, what shanty said, and when ranks died."""
     for old in Path(folder).glob("died-*"):
         old.unlink()
@@ -82,7 +83,9 @@ def train(how: str, who: str, framework: str, python: str, folder: str) -> Any:
     for each in ("SHANTY_RESUME=0", "OMP_NUM_THREADS=1", "TF_CPP_MIN_LOG_LEVEL=2"):
         words += ["-e", each]
     try:
-        told, said = run([*words, str(HERE / "elastic_rank.py"), how, who, framework], folder)
+        told, said = run(
+            [*words, str(HERE / "elastic_rank.py"), how, who, framework, str(steps)], folder
+        )
     finally:
         for each in Path(folder).glob("group-*"):
             with suppress(OSError):
@@ -91,8 +94,17 @@ def train(how: str, who: str, framework: str, python: str, folder: str) -> Any:
     return told, said, [float(path.read_text()) for path in Path(folder).glob("died-*")]
 
 
-def recovery(kind: str, framework: str, python: str, folder: str, undisturbed: float) -> float:
-    """Return the seconds from a death to the next step of those that are left."""
+def undisturbed(lost: int, framework: str, python: str, folder: str) -> float:
+    """Return the loss of a training without a loss of ranks, over the samples of one with it."""
+    samples = RANKS * COMMITTED + (RANKS - lost) * (STEPS - COMMITTED)
+    return float(train("none", "", framework, python, folder, samples // RANKS)[0][0]["loss"])
+
+
+def recovery(kind: str, framework: str, python: str, folder: str, usual: dict[int, float]) -> float:
+    """Return the seconds from a death to the next step of those that are left.
+
+    usual: by the number of lost ranks, the loss of a training over as many samples.
+    """
     how, who, cause = KINDS[kind]
     told, said, died = train(how, who, framework, python, folder)
     lost = who.split(",")
@@ -100,8 +112,8 @@ def recovery(kind: str, framework: str, python: str, folder: str, undisturbed: f
         raise Wrong(f"{len(died)} ranks died, {len(told)} came to the end")
     if len({each["digest"] for each in told}) != 1:
         raise Wrong("the ranks that are left have different parameters")
-    if abs(told[0]["loss"] / undisturbed - 1) > NEAR:
-        raise Wrong(f"the loss is {told[0]['loss']:.4g}, undisturbed {undisturbed:.4g}")
+    if abs(told[0]["loss"] / usual[len(lost)] - 1) > NEAR:
+        raise Wrong(f"the loss is {told[0]['loss']:.4g}, undisturbed {usual[len(lost)]:.4g}")
     reported = [line for line in said.splitlines() if " left" in line and cause in line]
     if not all(any(f"rank {each} on " in line for line in reported) for each in lost):
         raise Wrong(f"not reported as {cause!r}: {said}")
@@ -144,11 +156,11 @@ def main(framework: str, python: str, runs: int, repeats: int, only: str, out: P
     wrong: dict[str, list[str]] = {each: [] for each in wanted}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed = train("none", "", framework, python, folder)[0][0]["loss"]
+        usual = {lost: undisturbed(lost, framework, python, folder) for lost in (1, 2)}
         for _ in range(runs):
             for kind in wanted:
                 try:
-                    found[kind].append(recovery(kind, framework, python, folder, undisturbed))
+                    found[kind].append(recovery(kind, framework, python, folder, usual))
                 except Wrong as why:
                     wrong[kind].append(str(why))
                     print(f"{kind}: {why}", file=sys.stderr, flush=True)

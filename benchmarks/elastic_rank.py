@@ -1,4 +1,4 @@
-"""A rank of `elastic.py`: how it is lost, which ranks, the framework; or `cost`: allreduces.
+"""A rank of `elastic.py`: how it is lost, which ranks, the framework, steps; or `cost`: allreduces.
 
 `none` loses no rank. A rank that comes to the end prints when its first step after the last loss
 was over, the loss of the model on rows that none has trained on, and a hash of the parameters.
@@ -25,8 +25,9 @@ from shanty.collectives import regrowth, survivors
 
 HOW, LOST = sys.argv[1], [int(word) for word in sys.argv[2].split(",") if word]
 FRAMEWORK = sys.argv[3] if len(sys.argv) > 3 else "torch"
+STEPS = int(sys.argv[4]) if len(sys.argv) > 4 else 60
 SIZES = {"4 KiB": 1 << 10, "1 MiB": 1 << 18, "16 MiB": 1 << 22, "64 MiB": 1 << 24}
-STEPS, AT, COMMIT, RATE = 60, 33, 5, 0.05
+AT, COMMIT, RATE = 33, 5, 0.05
 ROWS, COLUMNS, OUTPUTS = 128, 100, 64
 GROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
