@@ -87,6 +87,8 @@ def with_torchft() -> None:
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
     rank = os.environ["REPLICA_GROUP_ID"]
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    _store = dist.TCPStore(*place, is_master=True, wait_for_workers=False)  # as by torchrun
     begun(rank)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)), min_replica_size=1,

@@ -14,6 +14,7 @@ from conftest import LabHosts
 from site_runs import UP, Site
 
 from runs import WORKERS, wait_for
+from shanty.runtime.run_status import read_status
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -171,3 +172,33 @@ def test_too_few_are_left_for_the_run_but_not_for_another_attempt(site: Site) ->
     assert "attempt 2 of 2 on lab1" in err
     assert "goes on from the commit of" in err
     assert len(out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("how", ["cut", "freeze", "reboot"])
+@pytest.mark.sampled(2)
+def test_the_next_attempt_goes_on_without_the_lead_host(site: Site, how: str) -> None:
+    words = ("--on", "lab1,lab2,lab3", "--ppn", "1", "--elastic", "--retries", "1")
+    process = begun(site, 3, *words, "elastic_host.py", "200")
+    first = site.last
+    wait_for(lambda: any(times(lines, "commit", "3") for lines in notes(site).values()), 20, "none")
+    site.lab.do(how, "lab1")
+    try:
+        wait_for(lambda: process.poll() is not None or site.last.id != first.id, 60, "no other")
+        if how in LONELY:  # it is back while the others train
+            again = site.last
+            wait_for(lambda: read_status(again).joined == 2, 60, "they do not train")
+            site.lab.do(LONELY[how], "lab1")
+        out, err = process.communicate(timeout=120)
+    finally:
+        if how in LONELY and process.poll() is None:
+            site.lab.do(LONELY[how], "lab1")
+    assert process.returncode == 0, err
+    assert "attempt 2 of 2 on " in err
+    assert "goes on from the commit of" in err
+    if how in LONELY:
+        assert "on lab2, lab3, as a new run: the lead host lab1 cannot be reached" in err
+        assert sorted(line.split()[1:] for line in out.splitlines() if " done " in line) == [
+            ["done", "0", "0", "2"],
+            ["done", "1", "1", "2"],
+        ]
+        wait_for(lambda: not site.remains(first.id), GONE, f"left: {site.remains(first.id)}")

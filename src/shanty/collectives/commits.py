@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, NamedTuple
 from shanty.collectives import confirmation, process_sets, regrowth
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange, wait
-from shanty.runtime.rundir import ATTEMPT_DIR, RUN_ID, home, memory_of
+from shanty.runtime.rundir import ATTEMPT_DIR, CONTINUES, RUN_ID, home, is_run_id, memory_of
 
 FOLDER, RESUME = "SHANTY_COMMITS", "SHANTY_RESUME"
 _JOB = "SHANTY_JOB"  # set by a run: stands for its name and the folder in which it was started
@@ -192,7 +192,7 @@ class Store:
         if not self._held:
             return
         places = [self._disk] if self._memory is None else [self._memory, self._disk]
-        if os.environ.get(RESUME) == "0" and ATTEMPT_DIR not in os.environ:
+        if os.environ.get(RESUME) == "0" and not os.environ.keys() & {ATTEMPT_DIR, CONTINUES}:
             for place in places:
                 place.remove()
             return
@@ -363,7 +363,11 @@ def _place_in_memory(path: Path) -> _Place | None:
     It is not usable in the last attempt.
     """
     run, most = os.environ.get(RUN_ID, ""), os.environ.get(_MOST, "")
-    if not run or not most.isdigit() or int(most) == 0:
+    before = os.environ.get(CONTINUES, "")
+    if is_run_id(before) and run:
+        with contextlib.suppress(OSError):  # another rank of this host was first
+            memory_of(before).rename(memory_of(run))
+    elif not run or not most.isdigit() or int(most) == 0:
         return None
     place = _Place(memory_of(run) / path.name, disk=False)
     made = os.environ.get(_MADE, "")

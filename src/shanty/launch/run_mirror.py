@@ -28,7 +28,7 @@ from shanty.launch.transport.parallel import side_by_side
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime import run_agents, run_status, site
 from shanty.runtime.errors import LaunchError, LostError, NotFoundError, ShantyError
-from shanty.runtime.heartbeat import SILENCE
+from shanty.runtime.heartbeat import HEIR, SILENCE
 from shanty.runtime.mirror import REPLACED, Change, may_write, put
 from shanty.runtime.rpc.runs import LEAD_APPENDED
 from shanty.runtime.rundir import RunDir, append_line
@@ -78,6 +78,8 @@ class RunMirror:
         self._looked = threading.Event()
         self._ended = threading.Event()
         self._lost: Failure | None = None
+        self.is_heir = False  # this process would start the next attempt
+        self.left: tuple[Host, ...] = ()  # the hosts that have lost the lead host, for that
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> RunMirror:
@@ -152,6 +154,7 @@ class RunMirror:
             self._first = True
         offsets = self._offsets() if self._first else {}
         ask: dict[str, Any] = {"run": self._run.id, "offsets": offsets, "first": self._first}
+        ask["heir"] = self.is_heir
         answer = self._client.ask("follow-run", wait=_WAIT, patience=_WAIT + _SILENCE, **ask)
         self._first = False
         data = io.BytesIO(answer.data)
@@ -234,6 +237,8 @@ class RunMirror:
             what = f"the lead host {lead} cannot be reached"
             why = f"{', '.join(ages)} {do} not reach it either: it is cut off, frozen or down"
             fix = "check the host and its network; run again"
+            if time.monotonic() < self._last_word + HEIR:
+                self.left = tuple(host for host in self._hosts if host.name in ages)
             self.conclude(Failure(what, why, fix, host=lead, cause=HOST), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
             why = "no host of the run answers: is the network of this machine up?"

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import time
 from typing import Callable, Iterable, List, Sequence, Set
 
@@ -133,6 +134,18 @@ def folders(scratch: str) -> List[str]:
 def drop_commits(run: str) -> None:
     """Remove the commits of a run that are in this host's memory: no other attempt follows."""
     shutil.rmtree(memory_of(run), ignore_errors=True)
+
+
+def drop_commits_later(run: str) -> None:
+    """Remove them in some minutes, unless another run has taken them over by then."""
+    line = 'for i in $(seq 60); do [ -d "$0" ] || exit; sleep 2; done; rm -rf "$0"'
+    if memory_of(run).exists():
+        with contextlib.suppress(OSError):
+            subprocess.Popen(
+                ["sh", "-c", line, str(memory_of(run))],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env={"PATH": os.defpath}, cwd="/", start_new_session=True,
+            )  # fmt: skip
 
 
 def end_waiting(run: RunDir, plan: Plan) -> None:

@@ -22,7 +22,7 @@ from shanty.runtime.mpi.installation import Installation
 from shanty.runtime.mpi.layout import HostSlots, Layout
 from shanty.runtime.plan import Attempt, Environment, Leftovers, Node, Plan, namesakes
 from shanty.runtime.rank_start import rank_prefix
-from shanty.runtime.rundir import RUN_ID, SEATS, WARM, RunDir
+from shanty.runtime.rundir import CONTINUES, RUN_ID, SEATS, WARM, RunDir
 from shanty.runtime.spec import JobSpec, Module, Program, Raw, Script
 
 LAUNCHERS = (
@@ -81,6 +81,8 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
 
     The first of `nodes` is the lead host. Their environments are filled in.
     """
+    if job.elastic is not None and (settings.number > 1 or CONTINUES in job.env):
+        job = _with_those_that_fit(job, nodes)
     layout = layout_of(job, nodes, settings.networks)
     if job.elastic is not None:
         check_elastic(job, nodes[0].installation.flavour, (layout.ranks or 0) - job.spares)
@@ -112,6 +114,17 @@ def resolve(job: JobSpec, nodes: Sequence[Node], settings: AttemptSettings) -> A
         first=first.number,
         number=settings.number,
     )
+
+
+def _with_those_that_fit(job: JobSpec, nodes: Sequence[Node]) -> JobSpec:
+    """An elastic job with as many of its ranks as the hosts that are left have room for."""
+    room = sum(_room(node, job.cpus_per_rank or 1) for node in nodes)
+    if job.ranks_per_host is not None:
+        room = job.ranks_per_host * sum(node.slots > 0 for node in nodes)
+    elif job.oversubscribe:
+        return job
+    fits = job.processes is None or job.processes <= room
+    return job if fits or room <= job.spares else replace(job, ranks=room - job.spares)
 
 
 def check_elastic(job: JobSpec, mpi: str, ranks: Optional[int]) -> None:

@@ -16,6 +16,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     left.json       what it wrote on a lead host elsewhere, from where it is not fetched
     asks/           requests and their answers    bin/             the launchers' shims
     key             of the run, to its workers    known_hosts      the keys of the workers
+    heir            its age: when a command last asked that would start the next attempt elsewhere
     heard           its age: when a worker last received a message from its controller
     stalls.jsonl    where all ranks stood when none of them made progress
     resources.jsonl how busy each host was
@@ -40,6 +41,7 @@ from shanty.runtime.errors import StorageError
 RUN_DIR = "SHANTY_RUN_DIR"  # the environment variable in which a rank finds its run
 ATTEMPT_DIR = "SHANTY_ATTEMPT_DIR"  # the same for what belongs to an attempt, after the first
 RUN_ID = "SHANTY_RUN_ID"  # the same with its id, by which its processes are known
+CONTINUES = "SHANTY_CONTINUES"  # the run whose commits this one takes over
 WARM = "SHANTY_WARM"  # the modules that the fork servers of a run import
 JOINS = "SHANTY_JOINS"  # set for a rank that takes the place of a lost one
 SEATS = "--seats="  # `rank.exec` gets it for such ranks: how many there are, and their numbers
@@ -106,6 +108,7 @@ class RunDir:
         self.events = path / "events.jsonl"
         self.agents = path / "agents.json"
         self.hostfile = path / "hostfile"
+        self.heir = path / "heir"
         self.reports = self.of_attempt / "reports"
         self.warm = path / "warm"  # the socket of the host's fork server
         self.asks = path / "asks"

@@ -211,8 +211,8 @@ class State(str, Enum):
 
 
 # Causes of a failure that are not in the script: out of memory; the hosts were given to another
-# user; a host, or what runs on it, is gone.
-MEMORY, PREEMPTED, HOST = "memory", "preempted", "host"
+# user; a host, or what runs on it, is gone; the lead host is cut off, and others go on without it.
+MEMORY, PREEMPTED, HOST, CUT_OFF = "memory", "preempted", "host", "cut off"
 
 
 @dataclass(frozen=True)

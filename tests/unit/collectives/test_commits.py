@@ -11,7 +11,7 @@ import pytest
 
 from shanty.collectives import commits
 from shanty.collectives.commits import Copy, Format, Store
-from shanty.runtime.rundir import ATTEMPT_DIR, RUN_ID
+from shanty.runtime.rundir import ATTEMPT_DIR, CONTINUES, RUN_ID
 
 
 def load(path: Path) -> Any:
@@ -31,7 +31,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (commits._MADE, "0"),
     ):
         monkeypatch.setenv(name, value)
-    for name in (commits.RESUME, ATTEMPT_DIR):
+    for name in (commits.RESUME, ATTEMPT_DIR, CONTINUES):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "disk" / "key.pt"
 
@@ -73,6 +73,23 @@ def test_resume_0_counts_for_the_first_attempt(
     monkeypatch.delenv(ATTEMPT_DIR)
     assert attempt(path) == []
     assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("most", ["0", "1"])
+def test_a_run_that_continues_another_goes_on_from_its_memory(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    """As after the loss of the lead host, also where no further attempt follows."""
+    before = "20261128-174411-k3vd"
+    monkeypatch.setenv(RUN_ID, before)
+    attempt(path, 1)
+    path.unlink()
+    for name, value in ((RUN_ID, "memory"), (CONTINUES, before), (commits._MOST, most)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(commits.RESUME, "0")
+    assert attempt(path, 2) == [1]
+    assert not (tmp_path / before).exists()
+    assert attempt(path) == [2]
 
 
 @pytest.mark.parametrize(

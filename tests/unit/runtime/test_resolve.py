@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from plans import node
@@ -9,7 +12,13 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.mpi.layout import Layout
 from shanty.runtime.plan import Node
 from shanty.runtime.resolve import AttemptSettings, layout_of, resolve
+from shanty.runtime.rundir import CONTINUES
 from shanty.runtime.spec import JobSpec, Program
+
+OPEN_MPI_5 = {
+    "flavour": "openmpi5", "version": "5.0.11", "prefix": "/o", "launcher": "/o/bin/mpirun",
+    "library": "/o/lib/libmpi.so.40", "origin": "wheel",
+}  # fmt: skip
 
 
 def planned(job: JobSpec, *slots: int) -> Layout:
@@ -102,6 +111,33 @@ def test_spares_take_slots_as_ranks_do() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wanted", "slots", "ranks"),
+    [
+        ({"ranks": 4}, (2, 1), 3),
+        ({"ranks": 2}, (2, 1), 2),
+        ({"ranks": 3, "spares": 1}, (2, 1), 3),
+        ({"ranks": 3, "ranks_per_host": 1}, (2, 1), 2),
+        ({"ranks": 4, "cpus_per_rank": 2}, (4, 2), 3),
+        ({"ranks": 4, "oversubscribe": True}, (2, 1), 4),
+        ({}, (2, 1), 3),
+    ],
+)
+def test_another_elastic_attempt_takes_the_ranks_that_fit(
+    wanted: dict[str, Any], slots: tuple[int, ...], ranks: int
+) -> None:
+    """spares: ranks and spares are counted together."""
+    nodes = [node(number, count)._replace(mpi=OPEN_MPI_5) for number, count in enumerate(slots)]
+    job = JobSpec(Program(("x",)), elastic=1, **wanted)
+    again = AttemptSettings("id", "/tmp/x", False, 1 << 20, {}, number=2)
+    assert resolve(job, nodes, again).ranks == ranks
+    taken_over = replace(job, env={CONTINUES: "20261128-174411-k3vd"})
+    assert resolve(taken_over, nodes, again._replace(number=1)).ranks == ranks
+    too_few = replace(job, elastic=5)
+    with pytest.raises(UsageError, match="--elastic=5 needs more ranks"):
+        resolve(too_few, nodes, again)
+
+
+@pytest.mark.parametrize(
     "wanted, said",
     [
         ({"spares": 1}, "--spares needs --elastic"),
@@ -111,9 +147,7 @@ def test_spares_take_slots_as_ranks_do() -> None:
 )
 def test_spares_that_cannot_be_are_refused(wanted: dict[str, int], said: str) -> None:
     settings = AttemptSettings("id", "/tmp/x", False, 1 << 20, {})
-    installation = {"flavour": "openmpi5", "version": "5.0.11", "prefix": "/o"}
-    installation.update(launcher="/o/bin/mpirun", library="/o/lib/libmpi.so.40", origin="wheel")
     job = JobSpec(Program(("x",)), oversubscribe="ranks" in wanted, **wanted)
     with pytest.raises(UsageError) as error:
-        resolve(job, [node(0, 2)._replace(mpi=installation)], settings)
+        resolve(job, [node(0, 2)._replace(mpi=OPEN_MPI_5)], settings)
     assert error.value.what.startswith(said)

@@ -25,12 +25,14 @@ def start(
     detach: bool = False,
     form: str = "",
     submitted: Callable[[RunDir], None] | None = None,
+    reads: bool = True,
 ) -> int:
     """Start `job` and stay with it to its end, unless detached; returns the exit code.
 
     With `dry_run` it is only shown, objects of a cluster in the `form` yaml or json.
     `submitted` gets the run once it exists; without it, the id of a detached run is printed. Where
-    the run cannot even begin, the doctor says more of the cause, if somebody watches.
+    the run cannot even begin, the doctor says more of the cause, if somebody watches. reads: rank 0
+    has the standard input.
     """
     targets = context.targets.looking() if dry_run else context.targets
     context.progress.quiet = show.quiet or show.as_json
@@ -50,7 +52,8 @@ def start(
         if dry_run:
             print(plan.render_as(form) if form else plan.render())
             return 0
-        stdin, relay = rank_zero_input(closed=detach or job.debug_rank is not None)
+        closed = detach or job.debug_rank is not None or not reads
+        stdin, relay = rank_zero_input(closed=closed)
         shield = interrupts.counted(from_the_start=not plan.takes_long)
         start_run(context, plan, stdin=stdin, shield=shield)
     except (PrepareError, LaunchError) as error:
@@ -64,6 +67,8 @@ def start(
         _name(plan.run, show)
     if detach:
         return 0
+    if job.retries:
+        plan.stand_by()
     labels = plan.raw or plan.ranks != 1
     if job.debug_rank is not None:
         show = Show(quiet=True, as_json=show.as_json)  # the debugger has the terminal
@@ -72,10 +77,25 @@ def start(
     session = Session(targets, plan.run, show, interrupts, labels=labels, launcher=plan.raw)
     code = session.follow()
     plan.settle()
+    if code and job.retries and not interrupts.count:
+        from shanty.client.terminal.lost_lead import next_job
+
+        following = next_job(plan, show)
+        if following is not None:
+            return _go_on(context, following, show, code)
     launched = code not in (LaunchError.exit_code, WorldError.exit_code)
     if not (launched or show.quiet or targets.declared(job).late):
         _look_for_the_cause(context, job, plan.run, show, interrupts)
     return code
+
+
+def _go_on(context: Context, job: JobSpec, show: Show, code: int) -> int:
+    """Start the attempt that follows the loss of a lead host; `code`: what that ended with."""
+    try:
+        return start(context, job, show, reads=False)
+    except UsageError as error:
+        note(f"no other attempt is possible: {error}")
+        return code
 
 
 def _explained(context: Context, job: JobSpec, error: PrepareError | LaunchError) -> int:

@@ -23,7 +23,7 @@ from shanty.runtime.plan import Attempt, Limits, Node, Plan
 from shanty.runtime.resolve import agent_files, leftovers
 from shanty.runtime.run_status import read_status
 from shanty.runtime.rundir import RunDir, make_removable, read_json, storage_errors, write_json
-from shanty.runtime.site import Site
+from shanty.runtime.site import Host, Site
 from shanty.runtime.spec import Failure, JobSpec, Raw, State, Status
 
 if TYPE_CHECKING:
@@ -128,6 +128,13 @@ class Planned:
 
     def _submit(self, stdin: int) -> None:
         raise NotImplementedError
+
+    def stand_by(self) -> None:
+        """Let the run know that this process starts the next attempt if its lead host is lost."""
+
+    def heirs(self, status: Status) -> tuple[Host, ...]:
+        """Return the hosts on which another run may go on after this end; none: it must not."""
+        return ()
 
     def settle(self) -> None:
         """Wait for what cleans up after the run, where this process' end would cut it short."""

@@ -40,7 +40,7 @@ from shanty.launch.targets.base import (
     scratch_of,
 )
 from shanty.launch.targets.elastic_support import HOSTS, Support
-from shanty.launch.transport import keys, reachability
+from shanty.launch.transport import connect, keys, reachability
 from shanty.launch.transport.parallel import side_by_side
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime import run_agents, site
@@ -53,7 +53,7 @@ from shanty.runtime.resolve import agent_files, settled
 from shanty.runtime.run_status import read_status
 from shanty.runtime.rundir import RunDir, storage_errors, write_json
 from shanty.runtime.site import Host, Site, Submitter
-from shanty.runtime.spec import JobSpec, Raw, Status
+from shanty.runtime.spec import HOST, JobSpec, Raw, State, Status
 
 _FIRST_LOOK = 4.0  # seconds that `ps` waits for lead hosts; what is known is shown then
 _OWN_KEY = 10.0  # seconds for a login by the lead host's own key
@@ -163,6 +163,14 @@ class SshPlan(Planned):
 
     def _submit(self, stdin: int) -> None:
         self.target.submit(self, stdin)
+
+    def stand_by(self) -> None:
+        """Let the lead host know that this process starts the next attempt if that is lost."""
+        self.target.stand_by(self.run)
+
+    def heirs(self, status: Status) -> tuple[Host, ...]:
+        """Return the hosts that are left where the lead host was lost; none otherwise."""
+        return self.target.heirs(self.run, status)
 
     def drop(self) -> None:
         """Close the connections to its hosts: it will not be submitted."""
@@ -350,6 +358,24 @@ class SshTarget:
     def follow(self, run: RunDir, mirror: RunMirror) -> None:
         """Take over a mirror of a run that has been begun elsewhere."""
         self._links[run.id] = mirror
+
+    def stand_by(self, run: RunDir) -> None:
+        """Let the lead host know that this process starts the next attempt if that is lost."""
+        self._link(run).is_heir = True
+
+    def heirs(self, run: RunDir, status: Status) -> tuple[Host, ...]:
+        """Return the hosts that are left where the lead host was lost; none otherwise.
+
+        Where it has lost the run's agents, as after a restart, it is among them.
+        """
+        if status.failure is None or status.failure.cause != HOST:
+            return ()
+        if status.state is not State.LOST:
+            return self._link(run).left
+        found = connect.attempt(site.hosts_of(run), terminal=False)
+        clients = [each for each in found if isinstance(each, RpcClient)]
+        _close(clients)
+        return tuple(client.host for client in clients)
 
     def _link(self, run: RunDir) -> RunMirror:
         if run.id not in self._links:

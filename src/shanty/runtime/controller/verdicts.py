@@ -22,7 +22,7 @@ from shanty.runtime.logfile import last_lines
 from shanty.runtime.mpi.flavours import FLAVOURS
 from shanty.runtime.plan import Plan
 from shanty.runtime.rundir import RunDir, read_json
-from shanty.runtime.spec import MEMORY, Failure, State
+from shanty.runtime.spec import CUT_OFF, MEMORY, Failure, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Outcome:
         A script's bug would come again, and so would the lack of memory.
         """
         failure = self.failure
-        if failure is None or folder_lost:
+        if failure is None or folder_lost or failure.cause == CUT_OFF:
             return False
         if failure.rank is not None:
             return failure.signal == "SIGKILL" and failure.cause != MEMORY

@@ -25,19 +25,22 @@ from shanty.runtime.controller.worker_link import ClockOffset, WorkerLink, Worke
 from shanty.runtime.diagnosis.run_view import Actions
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.folder_watch import removed
-from shanty.runtime.heartbeat import ELASTIC_SILENCE, SILENCE, FailureDetector
+from shanty.runtime.heartbeat import ELASTIC_SILENCE, HEIR_GONE, SILENCE, FailureDetector
 from shanty.runtime.messages import Launch, Prepare
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.rsh_client import SOCKET
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import HOST, Failure
+from shanty.runtime.spec import CUT_OFF, HOST, Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shanty.runtime.messages import Message, Order
 
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
+# Seconds for which a command that follows the run is silent between two requests, at most, and from
+# which on it does not reach this host.
+_IN_TOUCH, _OUT_OF_TOUCH = 1.6, 5.0
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 # An error of shanty's own, at the end of a traceback.
 _ERROR = re.compile(
@@ -296,11 +299,30 @@ class WorkerLinks:
             if worker.live:
                 silence = ELASTIC_SILENCE if self._rsh.is_elastic else SILENCE
                 patience = CONNECTING if worker.state is WorkerState.CONNECTING else silence
-                if worker.silence.is_over(now, patience):
+                if worker.silence.is_over(now, patience) and not self._may_be_cut_off(worker):
                     allowed = worker.silence.patience(patience)
                     self._lose(worker, self._silent(worker, allowed))
 
+    def _heir_age(self) -> float:
+        """Return for how long the command is silent that starts the next attempt; 0 without one."""
+        try:
+            age = time.time() - os.stat(self._run.heir).st_mtime
+        except OSError:
+            return 0.0
+        return age if age < HEIR_GONE else 0.0
+
+    def _may_be_cut_off(self, worker: WorkerLink) -> bool:
+        """True until it is clear which side is cut off, this host or all others with this one."""
+        others = [each for each in self._workers if each is not worker and each.live]
+        if any(each.silence.seconds < _IN_TOUCH for each in others):
+            return False
+        return _IN_TOUCH < self._heir_age() < _OUT_OF_TOUCH
+
     def _lose(self, worker: WorkerLink, failure: Failure) -> None:
+        others = [each for each in self._workers if each is not worker and each.live]
+        silent = all(each.silence.seconds > _IN_TOUCH for each in others)
+        if silent and self._heir_age() > _OUT_OF_TOUCH:
+            self._failure = self._failure or self._cut_off()
         was_there = worker.state in (WorkerState.HERE, WorkerState.READY)
         silent = worker.channel.open
         worker.state = WorkerState.LOST
@@ -321,6 +343,18 @@ class WorkerLinks:
             )
             since = time.monotonic() if self._rsh.is_elastic else math.inf  # else: its end is near
             self._reapers[worker.name] = process, since, _OF_SILENT if silent else _REAPING
+
+    def _cut_off(self) -> Failure:
+        """Return why the run ends on this host: others go on without it."""
+        lead = self._plan.lead.name
+        return Failure(
+            f"the lead host {lead} was cut off, or was frozen",
+            "neither the other hosts nor `shanty run` have reached it, and that starts the next "
+            "attempt on the others",
+            "check the host and its network",
+            host=lead,
+            cause=CUT_OFF,
+        )
 
     def _silent(self, worker: WorkerLink, patience: float) -> Failure:
         if worker.state is WorkerState.CONNECTING:

@@ -126,7 +126,7 @@ class NodeAgent:
         platform.adopt_orphans()
         self.begin()
         # While the launcher is at work: the modules that the end needs at once.
-        from shanty.runtime.cleanup import drop_commits, made_between, sweep
+        from shanty.runtime.cleanup import drop_commits, drop_commits_later, made_between, sweep
 
         for fd in (wake, self._fifo, self.controller.source):
             self._poll.register(fd, select.POLLIN)
@@ -165,7 +165,8 @@ class NodeAgent:
         )
         keep = self.controller.open and self._expects_another()
         if not keep:
-            drop_commits(self.plan.id)
+            deserted = not self.leaving and not self.controller.open and self.plan.may_try_again
+            (drop_commits_later if deserted else drop_commits)(self.plan.id)
         if self.fork_server is not None:
             self.fork_server.leave(keep=keep)
         self.leave(removed)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from shanty.runtime import authorized_keys, run_agents, run_status, site
+from shanty.runtime.cleanup import drop_commits_later
 from shanty.runtime.errors import NotFoundError, ShantyError
 from shanty.runtime.folder_watch import removed
 from shanty.runtime.input_readers import wait_for_input
@@ -168,9 +169,10 @@ def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run offsets wait`: the changes of the run's files; waits up to `wait` seconds for one.
+    """`run offsets wait heir`: the changes of the run's files; waits up to `wait` seconds for one.
 
     `offsets` are the sizes of the files that the client has; they count in the first call only.
+    `heir`: it would start the next attempt if this host were lost.
     """
     run = folder_of(ask["run"], 0)
     patience = time.monotonic() + _PUT_BACK
@@ -181,6 +183,8 @@ def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
             failure = removed(os.uname().nodename, str(run.path))
             raise NotFoundError(failure.what, failure.why, failure.fix)
         time.sleep(_LOOK)
+    if ask.get("heir"):
+        run.heir.touch()
     if ask.get("first") or ask["run"] not in _mirrors:
         _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
     if ask["run"] in _stdin and (run.path / _FED).exists():
@@ -270,7 +274,8 @@ def _sweep(run: RunDir) -> bool:
         if agent and run_agents.is_frozen(run):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agent["pid"], signal.SIGKILL)
-        run_agents.end_remains(run)
+        run_agents.end_remains(run, comes_again=True)
+        drop_commits_later(run.path.stem)  # the next attempt may be about to take them over
         name, _, index = run.path.name.rpartition(".")
         with contextlib.suppress(OSError, ShantyError, ValueError):
             authorized_keys.revoke_key(authorized_keys.keys_file(), name, int(index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import time
@@ -31,7 +32,7 @@ from shanty.runtime.messages import (
     encode,
 )
 from shanty.runtime.rundir import RunDir
-from shanty.runtime.spec import Failure
+from shanty.runtime.spec import CUT_OFF, Failure
 
 AHEAD = 5000.0  # seconds that the clock of the other host is ahead
 
@@ -137,6 +138,44 @@ def test_a_call_of_ssh_is_blamed_only_while_its_host_answers(
     else:
         worker.process.kill()
         assert lost(workers).what == "the connection to host lab1 was lost"
+
+
+@pytest.mark.parametrize(
+    ("asked", "cut_off"), [(None, False), (1.0, False), (20.0, True), (3600.0, False)]
+)
+def test_a_lead_host_that_nobody_reaches_was_cut_off(
+    start: Callable[..., WorkerLinks], asked: float | None, cut_off: bool
+) -> None:
+    """asked: seconds since a command asked that would start the next attempt elsewhere."""
+    workers = start(Events(), *told(Hello((4001,))))
+    (worker,) = workers.sources.values()
+    serve(workers, lambda: worker.state is WorkerState.HERE)
+    workers.tolerate()
+    if asked is not None:
+        workers._run.heir.touch()
+        os.utime(workers._run.heir, (time.time() - asked,) * 2)
+    worker.process.kill()
+    serve(workers, lambda: workers.any_lost)
+    failure = workers.judge(time.monotonic(), launcher_is_done=False)
+    assert (failure is not None and failure.cause == CUT_OFF) is cut_off
+
+
+def test_a_silent_worker_is_given_up_once_it_is_clear_who_is_cut_off(
+    start: Callable[..., WorkerLinks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = start(Events(), *told(Hello((4001,))))
+    (worker,) = workers.sources.values()
+    serve(workers, lambda: worker.state is WorkerState.HERE)
+    workers.tolerate()
+    monkeypatch.setattr(worker.silence, "is_over", lambda *_: True)
+    workers._run.heir.touch()
+    os.utime(workers._run.heir, (time.time() - 2,) * 2)
+    workers.judge(time.monotonic(), launcher_is_done=False)
+    assert not workers.any_lost
+    workers._run.heir.touch()
+    assert workers.judge(time.monotonic(), launcher_is_done=False) is None
+    assert workers.any_lost
+    assert worker.name in workers.lost
 
 
 def test_times_come_by_our_clock_and_steps_as_they_are(start: Callable[..., WorkerLinks]) -> None:
