@@ -116,7 +116,10 @@ class _TensorKernels(kernels.Kernels):
 
     def divide(self, tensors: Sequence[Tensor], ranks: int) -> None:
         if tensors[0].is_floating_point() or tensors[0].is_complex():
-            torch._foreach_div_(tensors, ranks)  # type: ignore[call-overload]  # a list it is
+            if ranks & (ranks - 1):
+                torch._foreach_div_(tensors, ranks)  # type: ignore[call-overload]  # a list it is
+            else:  # a power of 2: equal to the last bit, in half of the time
+                torch._foreach_mul_(tensors, 1 / ranks)  # type: ignore[call-overload]
             return
         for each in tensors:
             each.div_(ranks, rounding_mode="trunc")
