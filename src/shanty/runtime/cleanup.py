@@ -137,7 +137,7 @@ def drop_commits(run: str) -> None:
 
 
 def drop_commits_later(run: str) -> None:
-    """Remove them in some minutes, unless another run has taken them over by then."""
+    """Remove them after two minutes, unless another run has taken them over by then."""
     line = 'for i in $(seq 60); do [ -d "$0" ] || exit; sleep 2; done; rm -rf "$0"'
     if memory_of(run).exists():
         with contextlib.suppress(OSError):

@@ -27,7 +27,7 @@ def next_job(plan: Planned, show: Show) -> JobSpec | None:
     if status.failure is None or status.attempt > job.retries:
         return None
     limit = None if job.time_limit is None else job.time_limit - status.took()
-    hosts = plan.heirs(status) if limit is None or limit > 0 else ()
+    hosts = plan.hosts_left(status) if limit is None or limit > 0 else ()
     if not hosts:
         return None
     number, names = status.attempt + 1, ", ".join(host.name for host in hosts)

@@ -132,7 +132,7 @@ class Planned:
     def stand_by(self) -> None:
         """Let the run know that this process starts the next attempt if its lead host is lost."""
 
-    def heirs(self, status: Status) -> tuple[Host, ...]:
+    def hosts_left(self, status: Status) -> tuple[Host, ...]:
         """Return the hosts on which another run may go on after this end; none: it must not."""
         return ()
 

@@ -168,9 +168,9 @@ class SshPlan(Planned):
         """Let the lead host know that this process starts the next attempt if that is lost."""
         self.target.stand_by(self.run)
 
-    def heirs(self, status: Status) -> tuple[Host, ...]:
+    def hosts_left(self, status: Status) -> tuple[Host, ...]:
         """Return the hosts that are left where the lead host was lost; none otherwise."""
-        return self.target.heirs(self.run, status)
+        return self.target.hosts_left(self.run, status)
 
     def drop(self) -> None:
         """Close the connections to its hosts: it will not be submitted."""
@@ -363,7 +363,7 @@ class SshTarget:
         """Let the lead host know that this process starts the next attempt if that is lost."""
         self._link(run).is_heir = True
 
-    def heirs(self, run: RunDir, status: Status) -> tuple[Host, ...]:
+    def hosts_left(self, run: RunDir, status: Status) -> tuple[Host, ...]:
         """Return the hosts that are left where the lead host was lost; none otherwise.
 
         Where it has lost the run's agents, as after a restart, it is among them.
