@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shanty.launch import settings
 from shanty.launch.settings import Settings
 from shanty.runtime.errors import NotFoundError
-from shanty.runtime.rundir import home
+from shanty.runtime.rundir import CONTINUES, home
 
 if TYPE_CHECKING:
     from shanty.client.progress import Progress
@@ -89,7 +89,7 @@ class Context:
         job = read_job(run)
         if job is None:
             raise NotFoundError(f"{run.job} is missing or damaged, so its job is not known")
-        return job
+        return replace(job, env={key: job.env[key] for key in job.env if key != CONTINUES})
 
 
 def at_terminal() -> bool:

@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, NamedTuple
 from shanty.collectives import confirmation, process_sets, regrowth
 from shanty.collectives.errors import HorovodInternalError
 from shanty.collectives.exchange import exchange, wait
-from shanty.runtime.rundir import ATTEMPT_DIR, CONTINUES, RUN_ID, home, is_run_id, memory_of
+from shanty.runtime.rundir import ATTEMPT_DIR, CONTINUES, RUN_ID, home, memory_of
 
 FOLDER, RESUME = "SHANTY_COMMITS", "SHANTY_RESUME"
 _JOB = "SHANTY_JOB"  # set by a run: stands for its name and the folder in which it was started
@@ -360,14 +360,10 @@ def _errors() -> Iterator[None]:
 def _place_in_memory(path: Path) -> _Place | None:
     """Return the place in memory for the file `path`; None in a run that has one attempt only.
 
-    It is not usable in the last attempt.
+    A run that continues another one has the commits of that. It is not usable in the last attempt.
     """
     run, most = os.environ.get(RUN_ID, ""), os.environ.get(_MOST, "")
-    before = os.environ.get(CONTINUES, "")
-    if is_run_id(before) and run:
-        with contextlib.suppress(OSError):  # another rank of this host was first
-            memory_of(before).rename(memory_of(run))
-    elif not run or not most.isdigit() or int(most) == 0:
+    if not run or not most.isdigit() or (int(most) == 0 and CONTINUES not in os.environ):
         return None
     place = _Place(memory_of(run) / path.name, disk=False)
     made = os.environ.get(_MADE, "")

@@ -28,7 +28,7 @@ from shanty.launch.transport.parallel import side_by_side
 from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime import run_agents, run_status, site
 from shanty.runtime.errors import LaunchError, LostError, NotFoundError, ShantyError
-from shanty.runtime.heartbeat import HEIR, SILENCE
+from shanty.runtime.heartbeat import SILENCE, STANDBY
 from shanty.runtime.mirror import REPLACED, Change, may_write, put
 from shanty.runtime.rpc.runs import LEAD_APPENDED
 from shanty.runtime.rundir import RunDir, append_line
@@ -78,8 +78,9 @@ class RunMirror:
         self._looked = threading.Event()
         self._ended = threading.Event()
         self._lost: Failure | None = None
-        self.is_heir = False  # this process would start the next attempt
-        self.left: tuple[Host, ...] = ()  # the hosts that have lost the lead host, for that
+        self.stands_by = False  # this process starts the next attempt if the lead host is lost
+        self.hosts_left: tuple[Host, ...] = ()  # where that can start
+        self.folder_lost = False  # the lead host does not have the run
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> RunMirror:
@@ -127,6 +128,7 @@ class RunMirror:
                     self._ended.wait(_WAIT)
                     continue
                 failure = Failure(error.what, error.why, error.fix, cause=HOST)
+                self.folder_lost = True
                 self.conclude(failure, State.LOST)
             except (ShantyError, OSError):
                 if self._client is not None:
@@ -154,7 +156,7 @@ class RunMirror:
             self._first = True
         offsets = self._offsets() if self._first else {}
         ask: dict[str, Any] = {"run": self._run.id, "offsets": offsets, "first": self._first}
-        ask["heir"] = self.is_heir
+        ask["standby"] = self.stands_by
         answer = self._client.ask("follow-run", wait=_WAIT, patience=_WAIT + _SILENCE, **ask)
         self._first = False
         data = io.BytesIO(answer.data)
@@ -228,7 +230,7 @@ class RunMirror:
         """
         until = time.monotonic() + SILENCE
         ages = self._ages()
-        while ages and not _over(ages) and min(ages.values()) > _FRESH and time.monotonic() < until:
+        while ages and not self._is_clear(ages) and time.monotonic() < until:
             self._ended.wait(0.2)
             ages = self._ages() or ages
         lead = self._hosts[0].name
@@ -237,8 +239,9 @@ class RunMirror:
             what = f"the lead host {lead} cannot be reached"
             why = f"{', '.join(ages)} {do} not reach it either: it is cut off, frozen or down"
             fix = "check the host and its network; run again"
-            if time.monotonic() < self._last_word + HEIR:
-                self.left = tuple(host for host in self._hosts if host.name in ages)
+            alone = min(ages.values()) == _GIVEN_UP and len(ages) == len(self._hosts) - 1
+            if alone and time.monotonic() < self._last_word + STANDBY:
+                self.hosts_left = self._hosts[1:]
             self.conclude(Failure(what, why, fix, host=lead, cause=HOST), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
             why = "no host of the run answers: is the network of this machine up?"
@@ -247,10 +250,20 @@ class RunMirror:
             self._lost = Failure(f"{lead} cannot be reached from here", why, fix, host=lead)
         self._ended.wait(0.5)
 
+    def _is_clear(self, ages: Mapping[str, float]) -> bool:
+        """Return true once a worker is in touch with the lead host, or none is any more.
+
+        For a next attempt without the lead host, all of them must have given it up.
+        """
+        if min(ages.values()) <= _FRESH:
+            return True
+        return _over(ages) and not (self.stands_by and min(ages.values()) < _GIVEN_UP)
+
     def _ages(self) -> dict[str, float]:
         """The seconds since the last message of the controller, of each worker that answers.
 
-        _GIVEN_UP where it has given the controller up, _LEFT where it has ended in order.
+        _GIVEN_UP where it has given the controller up, _LEFT where it has ended in order. A worker
+        that gave it up long before its last word to us was lost: the run has gone on without it.
         """
         ages: dict[str, float] = {}
         for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):
@@ -259,7 +272,9 @@ class RunMirror:
                 with contextlib.suppress(ShantyError):
                     values = outcome.ask("heartbeat-age", patience=_SILENCE, **ask).values
                     age = _GIVEN_UP if values["age"] is None else values["age"]
-                    ages[outcome.host.name] = _LEFT if values["left"] else age
+                    since = time.monotonic() - self._last_word
+                    if age != _GIVEN_UP or (values["silent"] or 0.0) < since + SILENCE:
+                        ages[outcome.host.name] = _LEFT if values["left"] else age
                 outcome.close(0.5)
         return ages
 

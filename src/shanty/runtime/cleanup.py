@@ -15,7 +15,7 @@ from typing import Callable, Iterable, List, Sequence, Set
 from shanty.runtime import platform
 from shanty.runtime.plan import Plan
 from shanty.runtime.programs import run
-from shanty.runtime.rundir import RunDir, memory_of
+from shanty.runtime.rundir import RunDir, is_run_id, memory_of
 
 
 def shared_memory_of(pids: Iterable[int], since: float) -> Set[str]:
@@ -137,8 +137,8 @@ def drop_commits(run: str) -> None:
 
 
 def drop_commits_later(run: str) -> None:
-    """Remove them after two minutes, unless another run has taken them over by then."""
-    line = 'for i in $(seq 60); do [ -d "$0" ] || exit; sleep 2; done; rm -rf "$0"'
+    """Remove them after ten minutes, unless another run has taken them over by then."""
+    line = 'for i in $(seq 300); do [ -d "$0" ] || exit; sleep 2; done; rm -rf "$0"'
     if memory_of(run).exists():
         with contextlib.suppress(OSError):
             subprocess.Popen(
@@ -146,6 +146,13 @@ def drop_commits_later(run: str) -> None:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 env={"PATH": os.defpath}, cwd="/", start_new_session=True,
             )  # fmt: skip
+
+
+def take_over_commits(before: str, run: str) -> None:
+    """Make the commits of another run, which this one continues, those of this one."""
+    if is_run_id(before):
+        with contextlib.suppress(OSError):
+            memory_of(before).rename(memory_of(run))
 
 
 def end_waiting(run: RunDir, plan: Plan) -> None:

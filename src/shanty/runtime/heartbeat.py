@@ -15,8 +15,8 @@ ELASTIC_SILENCE = 2.6  # seconds without a message from a host after which it co
 ELASTIC_LEASE = 1.7  # seconds after its last message that has arrived there: its ranks stop
 ELASTIC_BEAT = 0.25
 # Seconds after its last contact with the lead host in which a command may start the next attempt on
-# the others. The lead host waits for longer before it counts the command as gone.
-HEIR, HEIR_GONE = 30.0, 45.0
+# the other hosts.
+STANDBY = 30.0
 _BUSY = 60.0  # seconds that an agent may be at one thing and still count as there
 _STEP = 1.0  # seconds between two looks that count at most
 MOST = 60.0  # seconds of silence that are allowed on the busiest of machines

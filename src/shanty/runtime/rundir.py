@@ -16,7 +16,7 @@ the agents and the ranks write here, and nothing else is needed to know a run.
     left.json       what it wrote on a lead host elsewhere, from where it is not fetched
     asks/           requests and their answers    bin/             the launchers' shims
     key             of the run, to its workers    known_hosts      the keys of the workers
-    heir            its age: when a command last asked that would start the next attempt elsewhere
+    standby         its time: when a command last asked that stands by to start the next attempt
     heard           its age: when a worker last received a message from its controller
     stalls.jsonl    where all ranks stood when none of them made progress
     resources.jsonl how busy each host was
@@ -108,7 +108,7 @@ class RunDir:
         self.events = path / "events.jsonl"
         self.agents = path / "agents.json"
         self.hostfile = path / "hostfile"
-        self.heir = path / "heir"
+        self.standby = path / "standby"
         self.reports = self.of_attempt / "reports"
         self.warm = path / "warm"  # the socket of the host's fork server
         self.asks = path / "asks"

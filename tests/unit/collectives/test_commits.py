@@ -11,6 +11,7 @@ import pytest
 
 from shanty.collectives import commits
 from shanty.collectives.commits import Copy, Format, Store
+from shanty.runtime import cleanup
 from shanty.runtime.rundir import ATTEMPT_DIR, CONTINUES, RUN_ID
 
 
@@ -87,6 +88,8 @@ def test_a_run_that_continues_another_goes_on_from_its_memory(
     for name, value in ((RUN_ID, "memory"), (CONTINUES, before), (commits._MOST, most)):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(commits.RESUME, "0")
+    monkeypatch.setattr(cleanup, "memory_of", lambda run: tmp_path / run)
+    cleanup.take_over_commits(before, "memory")
     assert attempt(path, 2) == [1]
     assert not (tmp_path / before).exists()
     assert attempt(path) == [2]

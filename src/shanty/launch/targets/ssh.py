@@ -165,7 +165,7 @@ class SshPlan(Planned):
         self.target.submit(self, stdin)
 
     def stand_by(self) -> None:
-        """Let the lead host know that this process starts the next attempt if that is lost."""
+        """Let the lead host know that this process starts the next attempt if it is lost."""
         self.target.stand_by(self.run)
 
     def hosts_left(self, status: Status) -> tuple[Host, ...]:
@@ -360,18 +360,18 @@ class SshTarget:
         self._links[run.id] = mirror
 
     def stand_by(self, run: RunDir) -> None:
-        """Let the lead host know that this process starts the next attempt if that is lost."""
-        self._link(run).is_heir = True
+        """Let the lead host know that this process starts the next attempt if it is lost."""
+        self._link(run).stands_by = True
 
     def hosts_left(self, run: RunDir, status: Status) -> tuple[Host, ...]:
         """Return the hosts that are left where the lead host was lost; none otherwise.
 
         Where it has lost the run's agents, as after a restart, it is among them.
         """
-        if status.failure is None or status.failure.cause != HOST:
+        if status.failure is None or status.failure.cause != HOST or self._link(run).folder_lost:
             return ()
         if status.state is not State.LOST:
-            return self._link(run).left
+            return self._link(run).hosts_left
         found = connect.attempt(site.hosts_of(run), terminal=False)
         clients = [each for each in found if isinstance(each, RpcClient)]
         _close(clients)

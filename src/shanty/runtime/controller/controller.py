@@ -147,10 +147,11 @@ class Controller:
         if not self.folder.was_lost and (removed := self.folder.failure()) is not None:
             self.outcome.folder_removed(removed)
         again = hopeful and self.outcome.wants_another_attempt(folder_lost=self.folder.was_lost)
-        if again and self._try_again():
+        cut_off = self.workers is not None and self.workers.wait_for_contact()
+        if again and not cut_off and self._try_again():
             return True
         accept_key = self.workers is not None and (hopeful or self.workers.any_lost)
-        if self.plan.may_try_again and accept_key:
+        if self.plan.may_try_again and accept_key and not cut_off:
             from shanty.runtime.controller import attempts
 
             attempts.end_attempts(self.plan)

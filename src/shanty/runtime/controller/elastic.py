@@ -123,9 +123,8 @@ class Elastic:
     def judge(self, now: float) -> None:
         """Note what was lost since the last time, and answer the ranks that ask."""
         if self._workers is not None:
-            for name, failure in self._workers.lost.items():
+            for name, failure in self._workers.take_lost(now).items():
                 self._lose_host(name, failure.what, failure.fix)
-            self._workers.lost.clear()
             ended = self._workers.without_daemon()
             running = {self._world.ranks[rank].host for rank in self._world.running}
             for name in ended.keys() & running:

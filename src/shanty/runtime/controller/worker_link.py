@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from enum import Enum
 from typing import Optional, Tuple
 
@@ -37,6 +38,7 @@ class WorkerLink:
         self.state = WorkerState.CONNECTING
         self.silence = FailureDetector()
         self.clock = ClockOffset()
+        self.last_sent = time.monotonic()  # when what came from it last was sent, by this clock
         self.ports: Tuple[int, ...] = ()  # those that were free there
 
     @property

@@ -25,7 +25,7 @@ from shanty.runtime.controller.worker_link import ClockOffset, WorkerLink, Worke
 from shanty.runtime.diagnosis.run_view import Actions
 from shanty.runtime.diagnosis.signals import signal_name
 from shanty.runtime.folder_watch import removed
-from shanty.runtime.heartbeat import ELASTIC_SILENCE, HEIR_GONE, SILENCE, FailureDetector
+from shanty.runtime.heartbeat import ELASTIC_SILENCE, SILENCE, STANDBY, FailureDetector
 from shanty.runtime.messages import Launch, Prepare
 from shanty.runtime.mirror import APPENDED, REPLACED, Change, may_write, put
 from shanty.runtime.plan import Plan
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from shanty.runtime.messages import Message, Order
 
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
-# Seconds for which a command that follows the run is silent between two requests, at most, and from
-# which on it does not reach this host.
+# Seconds between the last signs of life of the hosts and of a command where all contact was lost at
+# once, and seconds for which a lead host without contact waits for another one.
 _IN_TOUCH, _OUT_OF_TOUCH = 1.6, 5.0
+_LOOK = 0.2  # seconds between two looks for one
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 # An error of shanty's own, at the end of a traceback.
 _ERROR = re.compile(
@@ -76,7 +77,8 @@ class WorkerLinks:
         self._begun: Dict[str, WorkerLink] = {}  # artifacts, and the workers that send them
         self._reapers: Dict[str, Tuple[subprocess.Popen[bytes], float, float]] = {}
         self._rsh = RshServer(self.worker_of, self._plan)
-        self.lost: Dict[str, Failure] = {}  # hosts that an elastic run goes on without, and why
+        self._lost_hosts: Dict[str, Failure] = {}  # of an elastic run, see `take_lost`
+        self._alone_since = math.inf
         _allow_many_files()
         self._start()
 
@@ -138,6 +140,9 @@ class WorkerLinks:
         launcher_is_done: the launcher itself now ends its daemons, by any signal.
         """
         self._tick(now)
+        cut_off = self.is_cut_off(now)
+        if cut_off is not False:
+            return self._cut_off() if cut_off else None
         killed = self._rsh.killed
         if self._failure is None and killed is not None and not launcher_is_done:
             return _without_daemon(*killed)
@@ -247,6 +252,7 @@ class WorkerLinks:
     def _take(self, worker: WorkerLink, message: Message) -> None:
         if isinstance(message, (messages.RankReport, messages.Sample, messages.Beat)):
             worker.clock.hear(message.sent, time.monotonic())
+            worker.last_sent = worker.clock.here(message.sent)
         if isinstance(message, messages.Beat) and self._rsh.is_elastic:
             worker.channel.send(messages.Heard(message.sent))
         if isinstance(message, messages.FilePiece):
@@ -299,37 +305,50 @@ class WorkerLinks:
             if worker.live:
                 silence = ELASTIC_SILENCE if self._rsh.is_elastic else SILENCE
                 patience = CONNECTING if worker.state is WorkerState.CONNECTING else silence
-                if worker.silence.is_over(now, patience) and not self._may_be_cut_off(worker):
+                if worker.silence.is_over(now, patience):
                     allowed = worker.silence.patience(patience)
                     self._lose(worker, self._silent(worker, allowed))
 
-    def _heir_age(self) -> float:
-        """Return for how long the command is silent that starts the next attempt; 0 without one."""
-        try:
-            age = time.time() - os.stat(self._run.heir).st_mtime
-        except OSError:
-            return 0.0
-        return age if age < HEIR_GONE else 0.0
+    def is_cut_off(self, now: float) -> Optional[bool]:
+        """Whether the lead host has lost all contact; None while that is not clear.
 
-    def _may_be_cut_off(self, worker: WorkerLink) -> bool:
-        """True until it is clear which side is cut off, this host or all others with this one."""
-        others = [each for each in self._workers if each is not worker and each.live]
-        if any(each.silence.seconds < _IN_TOUCH for each in others):
+        It has lost all workers, and about then the command that stands by to start the next attempt
+        has fallen silent as well. Times are those at which something was sent, since messages wait
+        in a socket while this host is frozen.
+        """
+        if not self.any_lost or not self.has_launched or any(each.live for each in self._workers):
             return False
-        return _IN_TOUCH < self._heir_age() < _OUT_OF_TOUCH
+        try:
+            asked = os.stat(self._run.standby).st_mtime  # by the monotonic clock
+        except OSError:
+            return False
+        last = max(worker.last_sent for worker in self._workers)
+        if asked > last + _IN_TOUCH or asked < last - STANDBY:  # it asks, or was gone before
+            return False
+        self._alone_since = min(self._alone_since, now)
+        return True if now > self._alone_since + _OUT_OF_TOUCH else None
+
+    def wait_for_contact(self) -> bool:
+        """Wait until it is clear whether this host is cut off; returns True if it is."""
+        while (cut_off := self.is_cut_off(time.monotonic())) is None:
+            time.sleep(_LOOK)
+        return cut_off
+
+    def take_lost(self, now: float) -> Dict[str, Failure]:
+        """Return the hosts that an elastic run is to go on without, and why, each once."""
+        if self.is_cut_off(now) is not False:
+            return {}
+        lost, self._lost_hosts = self._lost_hosts, {}
+        return lost
 
     def _lose(self, worker: WorkerLink, failure: Failure) -> None:
-        others = [each for each in self._workers if each is not worker and each.live]
-        silent = all(each.silence.seconds > _IN_TOUCH for each in others)
-        if silent and self._heir_age() > _OUT_OF_TOUCH:
-            self._failure = self._failure or self._cut_off()
         was_there = worker.state in (WorkerState.HERE, WorkerState.READY)
         silent = worker.channel.open
         worker.state = WorkerState.LOST
         worker.process.kill()
         self._rsh.lost(worker)
         if self._rsh.is_elastic:
-            self.lost[worker.name] = failure
+            self._lost_hosts[worker.name] = failure
         elif self._failure is None:
             self._failure = failure
         if was_there:  # its node agent is dead or frozen; the host may be well
@@ -349,8 +368,8 @@ class WorkerLinks:
         lead = self._plan.lead.name
         return Failure(
             f"the lead host {lead} was cut off, or was frozen",
-            "neither the other hosts nor `shanty run` have reached it, and that starts the next "
-            "attempt on the others",
+            "the other hosts and `shanty run` have lost contact with it; `shanty run` starts the "
+            "next attempt on the other hosts",
             "check the host and its network",
             host=lead,
             cause=CUT_OFF,

@@ -34,7 +34,7 @@ from shanty.runtime.node.rank_words import RankWords
 from shanty.runtime.plan import Plan
 from shanty.runtime.rank.reports import open_reports
 from shanty.runtime.rank_start import environment
-from shanty.runtime.rundir import WARM, RunDir
+from shanty.runtime.rundir import CONTINUES, WARM, RunDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -333,6 +333,10 @@ class NodeAgent:
             except (ShantyError, OSError) as error:
                 self.controller.send(messages.Unready(str(error)))
                 return False
+        if CONTINUES in self.environment:
+            from shanty.runtime.cleanup import take_over_commits
+
+            take_over_commits(self.environment[CONTINUES], self.plan.id)
         if WARM in self.environment and platform.LINUX:
             from shanty.runtime.node.fork_server import ForkServer
 

@@ -169,10 +169,11 @@ def forward_stdin(ask: Ask, data: Data, _say: Say) -> Dict[str, Any]:
 
 
 def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
-    """`run offsets wait heir`: the changes of the run's files; waits up to `wait` seconds for one.
+    """`run offsets wait standby`: the changes of the run's files.
 
+    It waits up to `wait` seconds for a change.
     `offsets` are the sizes of the files that the client has; they count in the first call only.
-    `heir`: it would start the next attempt if this host were lost.
+    `standby`: the client would start the next attempt if this host were lost.
     """
     run = folder_of(ask["run"], 0)
     patience = time.monotonic() + _PUT_BACK
@@ -183,8 +184,10 @@ def follow_run(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
             failure = removed(os.uname().nodename, str(run.path))
             raise NotFoundError(failure.what, failure.why, failure.fix)
         time.sleep(_LOOK)
-    if ask.get("heir"):
-        run.heir.touch()
+    if ask.get("standby"):
+        with contextlib.suppress(OSError):
+            run.standby.touch()
+            os.utime(run.standby, (time.monotonic(),) * 2)  # which no change of the clock affects
     if ask.get("first") or ask["run"] not in _mirrors:
         _mirrors[ask["run"]] = _Outbox(run, ask["offsets"])
     if ask["run"] in _stdin and (run.path / _FED).exists():
@@ -226,16 +229,18 @@ def heartbeat_age(ask: Ask, _data: Data, _say: Say) -> Dict[str, Any]:
     """`run index`: `age`, the seconds since a worker here received anything from its controller.
 
     None if this host has no worker of the run. `left` is true when its node agent has ended as the
-    controller asked it to, or never started.
+    controller asked it to, or never started. `silent` are the seconds also where it has ended
+    otherwise, None if they are not known.
     """
     run = folder_of(ask["run"], int(ask["index"]))
     age: Optional[float] = None
+    silent: Optional[float] = None
+    with contextlib.suppress(OSError):
+        silent = time.time() - os.stat(run.heard).st_mtime
     if run_agents.is_alive(read_json(run.agents) or {}, "node_agent"):
-        try:
-            age = time.time() - os.stat(run.heard).st_mtime
-        except OSError:
-            age = 0.0  # it has only just come up
-    return {"age": age, "left": not run.path.is_dir()}  # an agent that is done removes its folder
+        age = silent or 0.0  # it may have only just come up
+    left = not run.path.is_dir()  # an agent that is done removes its folder
+    return {"age": age, "silent": silent, "left": left}
 
 
 def crashed() -> List[str]:

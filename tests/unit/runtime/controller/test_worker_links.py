@@ -141,41 +141,36 @@ def test_a_call_of_ssh_is_blamed_only_while_its_host_answers(
 
 
 @pytest.mark.parametrize(
-    ("asked", "cut_off"), [(None, False), (1.0, False), (20.0, True), (3600.0, False)]
+    ("asked", "cut_off"), [(None, False), (3.0, False), (0.5, True), (-1.0, True), (-60.0, False)]
 )
-def test_a_lead_host_that_nobody_reaches_was_cut_off(
-    start: Callable[..., WorkerLinks], asked: float | None, cut_off: bool
+def test_a_lead_host_that_has_lost_all_contact_is_cut_off(
+    start: Callable[..., WorkerLinks],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: float | None,
+    cut_off: bool,
 ) -> None:
-    """asked: seconds since a command asked that would start the next attempt elsewhere."""
+    """asked: when the command that stands by asked last, after the last sign of the other host.
+
+    However long ago that was: this host may have been frozen.
+    """
+    monkeypatch.setattr(worker_links, "_OUT_OF_TOUCH", 0.2)
     workers = start(Events(), *told(Hello((4001,))))
     (worker,) = workers.sources.values()
     serve(workers, lambda: worker.state is WorkerState.HERE)
     workers.tolerate()
+    workers.has_launched = True
+    worker.last_sent -= 500
     if asked is not None:
-        workers._run.heir.touch()
-        os.utime(workers._run.heir, (time.time() - asked,) * 2)
+        workers._run.standby.touch()
+        os.utime(workers._run.standby, (worker.last_sent + asked,) * 2)
     worker.process.kill()
     serve(workers, lambda: workers.any_lost)
+    now = time.monotonic()
+    assert (workers.judge(now, launcher_is_done=False) is None) or cut_off
+    assert (workers.take_lost(now) == {}) is cut_off  # held back until it is clear
+    assert workers.wait_for_contact() is cut_off
     failure = workers.judge(time.monotonic(), launcher_is_done=False)
     assert (failure is not None and failure.cause == CUT_OFF) is cut_off
-
-
-def test_a_silent_worker_is_given_up_once_it_is_clear_who_is_cut_off(
-    start: Callable[..., WorkerLinks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = start(Events(), *told(Hello((4001,))))
-    (worker,) = workers.sources.values()
-    serve(workers, lambda: worker.state is WorkerState.HERE)
-    workers.tolerate()
-    monkeypatch.setattr(worker.silence, "is_over", lambda *_: True)
-    workers._run.heir.touch()
-    os.utime(workers._run.heir, (time.time() - 2,) * 2)
-    workers.judge(time.monotonic(), launcher_is_done=False)
-    assert not workers.any_lost
-    workers._run.heir.touch()
-    assert workers.judge(time.monotonic(), launcher_is_done=False) is None
-    assert workers.any_lost
-    assert worker.name in workers.lost
 
 
 def test_times_come_by_our_clock_and_steps_as_they_are(start: Callable[..., WorkerLinks]) -> None:
