@@ -121,7 +121,8 @@ class Standing:
         self.locked = locked  # no other thread got Python's lock while its stack was asked for
         frames = threads[-1]["frames"] if threads else []
         own = next((i for i, f in enumerate(frames) if not _FOREIGN.search(f[0])), None)
-        self.files = [frame[0] for frame in frames[:own]]
+        inner = frames[:own]  # what the script has called; around it may be hvd.elastic.run
+        self.files = [frame[0] for frame in inner]
         self.place = ""  # "train (train.py:31)"
         if frames:
             path, line, function = frames[own or 0]
@@ -136,7 +137,7 @@ class Standing:
         # It waits for other ranks outside MPI, for an unknown time.
         module, waiting = _CONSENSUS
         self.seeks_consensus = any(f[0].endswith(module) and f[2] == waiting for f in frames)
-        self.call, self.waits = self._wait(frames)
+        self.call, self.waits = self._wait(frames, inner)
 
     @property
     def through(self) -> bool:
@@ -158,7 +159,9 @@ class Standing:
         """Returns True when it neither uses nor wants CPU time."""
         return self.state.cpu < IDLE and self.state.ready < MOSTLY
 
-    def _wait(self, frames: Sequence[Sequence[Any]]) -> Tuple[str, float]:
+    def _wait(
+        self, frames: Sequence[Sequence[Any]], inner: Sequence[Sequence[Any]]
+    ) -> Tuple[str, float]:
         """Returns the call that it has been in, and for how long."""
         state = self.state
         if self.meeting is not None and state.wait:
@@ -171,7 +174,7 @@ class Standing:
             return state.wait
         if not frames or state.still is None or not state.read:
             return "", 0.0
-        torch = [f[2] for f in frames if any(part in f[0] for part in _COLLECTIVE)]
+        torch = [f[2] for f in inner if any(part in f[0] for part in _COLLECTIVE)]
         outer = next((f for f in reversed(torch) if f not in _WRAPPERS), "wait")
         if torch and outer not in _POLLS:
             return f"torch {outer}", state.still

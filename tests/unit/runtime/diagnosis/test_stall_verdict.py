@@ -395,6 +395,20 @@ def graph(number: int, request: str, seconds: float = 70.0, **told: Any) -> Stan
     return away(number, ["/w/train.py", 9, "main"], **{**usual, **told})
 
 
+def test_what_runs_the_training_is_not_a_call_of_it() -> None:
+    """A rank whose framework waits, and is busy meanwhile, is within hvd.elastic.run all the time.
+
+    Its main thread is in C code, so it has answered no signal for as long as it has been there.
+    """
+    around = [["/v/shanty/collectives/elastic.py", 244, "_train"]]
+    inside = [["/v/tensorflow/python/eager/execute.py", 53, "quick_execute"], TRAIN, *around]
+    busy = [away(number, *inside, cpu=0.8, ready=0.1, state="S") for number in (0, 2)]
+    asleep = graph(3, "allreduce.gradients.0")
+    stopped = away(1, state="T", cpu=0.0, ready=0.0)
+    assert all(each.call == "" for each in busy)
+    assert what(*busy, asleep, stopped).startswith("rank 1 on a is stopped, as by SIGSTOP")
+
+
 def test_ranks_that_wait_for_requests_in_other_threads() -> None:
     said = what(graph(0, "allreduce.a"), graph(1, "allreduce.a"), graph(2, "allreduce.b"))
     assert (
