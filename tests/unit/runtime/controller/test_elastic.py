@@ -34,7 +34,7 @@ class Run:
         self.told: list[tuple[str, Any]] = []
         self.said: list[tuple[str, int]] = []
         workers = SimpleNamespace(
-            lost=self.lost,
+            take_lost=self.take_lost,
             tolerate=lambda: None,
             give_up=self.hidden.append,
             without_daemon=lambda: self.ended,
@@ -52,6 +52,11 @@ class Run:
         self.elastic = Elastic(
             self.world, least, cast(WorkerLinks, workers), cast(Actions, actions)
         )
+
+    def take_lost(self, now: float) -> dict[str, Failure]:
+        del now
+        lost, self.lost = self.lost, {}
+        return lost
 
     def _release(self) -> None:
         self.released += 1
