@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,9 +24,15 @@ def test_a_worker_that_is_done_is_told_from_one_that_crashed(
 ) -> None:
     monkeypatch.setenv("SHANTY_HOME", str(tmp_path))
     ask = {"run": "20260101-000000-aaaa", "index": 1}
-    assert heartbeat_age(ask, io.BytesIO(), print) == {"age": None, "left": True}
-    (tmp_path / "work" / "20260101-000000-aaaa.1").mkdir(parents=True)
-    assert heartbeat_age(ask, io.BytesIO(), print) == {"age": None, "left": False}
+    gone = {"age": None, "silent": None}
+    assert heartbeat_age(ask, io.BytesIO(), print) == {**gone, "left": True}
+    folder = tmp_path / "work" / "20260101-000000-aaaa.1"
+    folder.mkdir(parents=True)
+    assert heartbeat_age(ask, io.BytesIO(), print) == {**gone, "left": False}
+    (folder / "heard").touch()
+    os.utime(folder / "heard", (time.time() - 90,) * 2)
+    answer = heartbeat_age(ask, io.BytesIO(), print)
+    assert (answer["age"], round(answer["silent"], -1)) == (None, 90)  # it gave up long ago
 
 
 @pytest.mark.parametrize("name", ["plan.json", "job.json"])
@@ -42,6 +50,9 @@ def test_the_end_of_a_run_is_told_though_a_file_is_gone(
     ask = {"run": "20260101-000000-aaaa", "offsets": {}, "wait": 0.0, "first": True}
     changes = follow_run(ask, io.BytesIO(), print)["changes"]
     assert "status.json" in [path for path, _, _ in changes]
+    assert not run.standby.exists()
+    follow_run({**ask, "standby": True}, io.BytesIO(), print)
+    assert 0 <= time.monotonic() - run.standby.stat().st_mtime < 60
 
 
 @pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
