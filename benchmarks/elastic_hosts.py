@@ -38,6 +38,7 @@ KINDS = ("rank", "daemon", "agent", "reboot", "cut", "freeze", "lead", "lead fre
 BACK = {"cut": "join", "freeze": "thaw"}
 _STEPS = 30  # before the loss
 _LIMIT = 120.0  # seconds
+_THAWED = 1.0  # seconds in which a host that is back would write what comes late
 
 
 class Run:
@@ -127,7 +128,7 @@ def lose(home: Home, lab: str, count: int, kind: str) -> tuple[float, int]:
             on = max(run.steps(count - 1, attempt)[number][0] for number in left)
         finally:
             run.come_back(kind)
-        time.sleep(1.0)
+        time.sleep(_THAWED)
         alive = [float(line[0]) for line in run.lines(lost, "first-alive")]
         return on - at, sum(each > on for each in alive)
     finally:

@@ -1,4 +1,4 @@
-"""A rank of `elastic_hosts.py`: trains by `hvd.elastic` until it is told to end.
+"""A rank of `elastic_hosts.py`: trains by `hvd.elastic`, for longer than it is needed.
 
 It notes in files of its home, by the clock that all hosts of a lab share: in `noted.K` its process,
 each beginning of the training and each step, with the size of the world; in `alive.K`, from a

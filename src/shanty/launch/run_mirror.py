@@ -75,6 +75,7 @@ class RunMirror:
         self._others = clients[1:]
         self._first = True
         self._last_word = time.monotonic()
+        self._seen = 0.0  # when the lead host last answered, by time.time(): sleep counts; 0: never
         self._looked = threading.Event()
         self._ended = threading.Event()
         self._lost: Failure | None = None
@@ -121,6 +122,7 @@ class RunMirror:
             try:
                 self._pull()
                 self._last_word, self._lost = time.monotonic(), None
+                self._seen = time.time()
             except NotFoundError as error:
                 if self._is_being_submitted():
                     self._last_word = time.monotonic()
@@ -240,7 +242,7 @@ class RunMirror:
             why = f"{', '.join(ages)} {do} not reach it either: it is cut off, frozen or down"
             fix = "check the host and its network; run again"
             alone = min(ages.values()) == _GIVEN_UP and len(ages) == len(self._hosts) - 1
-            if alone and time.monotonic() < self._last_word + STANDBY:
+            if alone and time.time() < self._seen + STANDBY:
                 self.hosts_left = self._hosts[1:]
             self.conclude(Failure(what, why, fix, host=lead, cause=HOST), State.FAILED)
         elif time.monotonic() > self._last_word + (_GIVE_UP if ages else _GIVE_UP / 4):
@@ -263,7 +265,7 @@ class RunMirror:
         """The seconds since the last message of the controller, of each worker that answers.
 
         _GIVEN_UP where it has given the controller up, _LEFT where it has ended in order. A worker
-        that gave it up long before its last word to us was lost: the run has gone on without it.
+        that gave it up long before the lead host last answered is left out: the run went on without.
         """
         ages: dict[str, float] = {}
         for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):
@@ -272,7 +274,7 @@ class RunMirror:
                 with contextlib.suppress(ShantyError):
                     values = outcome.ask("heartbeat-age", patience=_SILENCE, **ask).values
                     age = _GIVEN_UP if values["age"] is None else values["age"]
-                    since = time.monotonic() - self._last_word
+                    since = time.time() - self._seen
                     if age != _GIVEN_UP or (values["silent"] or 0.0) < since + SILENCE:
                         ages[outcome.host.name] = _LEFT if values["left"] else age
                 outcome.close(0.5)

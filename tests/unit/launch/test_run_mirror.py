@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from shanty.launch import run_mirror
 from shanty.launch.run_mirror import _GIVEN_UP, RunMirror, _over
+from shanty.launch.transport.rpc_client import RpcClient
 from shanty.runtime import run_agents, run_status
 from shanty.runtime.errors import NotFoundError
 from shanty.runtime.rundir import RunDir, write_json
@@ -85,3 +90,50 @@ def test_a_run_whose_hosts_are_being_prepared_is_not_lost(tmp_path: Path, alive:
 )
 def test_when_a_lead_that_does_not_answer_is_given_up(ages: dict[str, float], over: bool) -> None:
     assert _over(ages) == over
+
+
+class Deserted(RpcClient):
+    """The client of a worker that gave its lead host up, which was silent for so many seconds."""
+
+    def __init__(self, host: Host, silent: float) -> None:
+        self.host, self._silent = host, silent
+
+    def ask(self, *_: object, **__: object) -> Any:
+        return SimpleNamespace(values={"age": None, "silent": self._silent, "left": False})
+
+    def close(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("seen", "silent", "state", "left"),
+    [
+        (12, (12, 13), State.FAILED, "bc"),
+        (12, (12, None), State.FAILED, ""),  # which may still be in touch with the lead host
+        (1, (600, None), State.RUNNING, ""),  # was lost long before: the run went on without it
+        (1, (600, 600), State.RUNNING, ""),
+        (3600, (3600, 3600), State.FAILED, ""),  # this machine has slept
+        (None, (3600, 3600), State.FAILED, ""),  # another command looks, for the first time
+    ],
+)
+def test_what_the_workers_of_a_lead_host_that_does_not_answer_prove(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: int | None,
+    silent: tuple[int | None, ...],
+    state: State,
+    left: str,
+) -> None:
+    run = RunDir(tmp_path)
+    write_json(run.job, {})
+    write_json(run.status, Status(State.RUNNING, 3, created=1.0).to_json())
+    hosts = [Host(name) for name in "abc"]
+    link = RunMirror(run, hosts)
+    link._seen = time.time() - seen if seen is not None else 0.0
+    outcomes = [
+        None if age is None else Deserted(host, age)
+        for host, age in zip(hosts[1:], silent, strict=True)
+    ]
+    monkeypatch.setattr(run_mirror.connect, "attempt", lambda *_, **__: outcomes)
+    link._ask_around()
+    assert run_status.read_status(run).state is state
+    assert "".join(host.name for host in link.hosts_left) == left
