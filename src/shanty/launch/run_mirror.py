@@ -264,8 +264,8 @@ class RunMirror:
     def _ages(self) -> dict[str, float]:
         """The seconds since the last message of the controller, of each worker that answers.
 
-        _GIVEN_UP where it has given the controller up, _LEFT where it has ended in order. A worker
-        that gave it up long before the lead host last answered is left out: the run went on without.
+        _GIVEN_UP where it has given the controller up, _LEFT where it has ended in order. Left
+        out is a worker that gave it up long before the lead host last answered: the run went on.
         """
         ages: dict[str, float] = {}
         for index, outcome in enumerate(connect.attempt(self._hosts[1:], terminal=False), 1):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CONNECTING = 20.0  # seconds for ssh to bring a node agent up
 # Seconds between the last signs of life of the hosts and of a command where all contact was lost at
 # once, and seconds for which a lead host without contact waits for another one.
-_IN_TOUCH, _OUT_OF_TOUCH = 1.6, 5.0
+_IN_TOUCH, _OUT_OF_TOUCH = 2.5, 5.0
 _LOOK = 0.2  # seconds between two looks for one
 _LEAVING = 2.0  # seconds for an ssh that has nothing more to do
 # An error of shanty's own, at the end of a traceback.
