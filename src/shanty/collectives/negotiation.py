@@ -145,6 +145,7 @@ class Negotiator:
         self._coordinator = CacheCoordinator(comm)
         self._request: MPI.Request | None = None  # of the cycle that has begun
         self._begun, self._whole = 0.0, True  # when; whether all ranks are at the same point
+        wait_report.watch(number, self._pending)
         self._thread = threading.Thread(target=self._run, name=f"shanty-hvd-{number}", daemon=True)
         self._thread.start()
 
@@ -228,10 +229,10 @@ class Negotiator:
                     # What comes after this is not reckoned with, and has to wake the thread.
                     known = self._pending.fresh > 0 or self.queue.since > 0
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
-                    wait_report.note(self.number, self._pending.oldest(), self._pending.first)
+                wait_report.note(self.number)
             if nap > 0 and not self._over:
                 self.queue.sleep(nap, lightly=known or nap <= _LONGEST)
-        wait_report.note(self.number, 0.0, self._pending.first)
+        wait_report.end(self.number, self._pending)
         if self._whole:
             self._at.free()
             self._at.watchdog.free()

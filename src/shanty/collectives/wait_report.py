@@ -1,35 +1,82 @@
 """Reports what this rank's requests wait for to the run's watch (docs/stalls.md). Starts no MPI.
 
 Where a framework's own threads submit requests, as those of a graph in TensorFlow do, the main
-thread is in no call that shows, from outside, that the rank waits for others.
+thread is in no call that shows, from outside, that the rank waits for others. A thread of its own
+reports, since the one that does the requests may itself be what waits, within MPI.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from shanty.runtime.rundir import RUN_DIR, SEAT, RunDir
 
 _SOON = 1.0  # seconds; a shorter wait is not reported
+_PAUSE = 0.5  # seconds between two looks
 
+
+class Waiting(Protocol):
+    """Requests of a process set; they may change meanwhile."""
+
+    def oldest(self) -> float:
+        """Return the seconds that the first has waited; 0 for none."""
+
+    def first(self) -> str:
+        """Return its name."""
+
+
+_lock = threading.Lock()  # for what follows
+_sets: dict[int, Waiting] = {}  # by the set's number
 _waits: dict[int, tuple[float, str]] = {}  # since when, by time.monotonic(), and what; by set
+_thread: threading.Thread | None = None
 
 
-def note(process_set: int, age: float, first: Callable[[], str]) -> None:
-    """Note that a process set's oldest request, the `first`, has waited so long; 0 for none."""
-    if age < _SOON:
-        if _waits.pop(process_set, None) is not None:
-            _write()
+def watch(number: int, requests: Waiting) -> None:
+    """Report the waits of this process set from now on, until `end`."""
+    global _thread
+    if not os.environ.get(RUN_DIR):
         return
-    since, before = _waits.get(process_set, (0.0, ""))
-    now, what = time.monotonic() - age, first()
-    if before != what or abs(now - since) > _SOON:
-        _waits[process_set] = now, what
-        _write()
+    with _lock:
+        _sets[number] = requests
+        if _thread is None:
+            _thread = threading.Thread(target=_run, name="shanty-waits", daemon=True)
+            _thread.start()
+
+
+def note(number: int) -> None:
+    """Look at this process set now, as after a wait."""
+    with _lock, suppress(RuntimeError):  # they changed at that moment; another look follows
+        requests = _sets.get(number)
+        age = requests.oldest() if requests is not None else 0.0
+        if requests is None or age < _SOON:
+            if _waits.pop(number, None) is not None:
+                _write()
+            return
+        since, before = _waits.get(number, (0.0, ""))
+        now, what = time.monotonic() - age, requests.first()
+        if what and (before != what or abs(now - since) > _SOON):
+            _waits[number] = now, what
+            _write()
+
+
+def end(number: int, requests: Waiting) -> None:
+    """Report these requests no more; others of the same number, which came later, still are."""
+    with _lock:
+        if _sets.get(number) is requests:
+            del _sets[number]
+    note(number)
+
+
+def _run() -> None:
+    while True:
+        time.sleep(_PAUSE)
+        for number in tuple(_sets):
+            note(number)
 
 
 def _write() -> None:
