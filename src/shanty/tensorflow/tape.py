@@ -10,7 +10,7 @@ from shanty.collectives.reduction import Distributed, variables_of
 from shanty.collectives.request import Op
 from shanty.tensorflow.compression import Compression
 from shanty.tensorflow_ops.gradients import Reduction, taped
-from shanty.tensorflow_ops.installed import tf
+from shanty.tensorflow_ops.installed import as_written, tf
 
 
 class DistributedTape(Distributed):
@@ -20,6 +20,7 @@ class DistributedTape(Distributed):
         """Leave the gradient of a source alone: it stays this rank's own."""
         self._reduction.register_local(source)
 
+    @as_written
     def gradient(
         self,
         target: Any,
@@ -42,6 +43,7 @@ class DistributedTape(Distributed):
             return reduced[0] if len(flat) == 1 else reduced
         return tf.nest.pack_sequence_as(found, reduced, expand_composites=False)
 
+    @as_written
     def get_local_and_global_gradients(
         self,
         target: Any,
@@ -57,6 +59,7 @@ class DistributedTape(Distributed):
         return local, [pair for pair in pairs if not self._reduction.is_local(pair[0])]
 
 
+@as_written
 def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     gradtape: Any,
     device_dense: str = "",
@@ -106,6 +109,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     return tape
 
 
+@as_written
 def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
     gradtape: Any,
     device_dense: str = "",

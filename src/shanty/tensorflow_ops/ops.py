@@ -21,7 +21,7 @@ from shanty.collectives.compression import Compressor, NoneCompressor, compresse
 from shanty.collectives.process_sets import ProcessSet, global_process_set
 from shanty.collectives.request import Op
 from shanty.tensorflow_ops import mpi_ops
-from shanty.tensorflow_ops.installed import tf, v1
+from shanty.tensorflow_ops.installed import as_written, tf, v1
 from shanty.tensorflow_ops.mpi_ops import Tensor
 from shanty.tensorflow_ops.mpi_ops import join as join
 
@@ -34,6 +34,7 @@ Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 
 
+@as_written
 def allreduce(
     tensor: Tensor,
     average: bool | None = None,
@@ -67,6 +68,7 @@ def allreduce(
         )[0]
 
 
+@as_written
 def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -101,6 +103,7 @@ def grouped_allreduce(
     return found
 
 
+@as_written
 def allgather(
     tensor: Tensor,
     name: str | None = None,
@@ -114,6 +117,7 @@ def allgather(
     return mpi_ops.allgather([tensor], name, process_set, False, ignore_name_scope)[0]
 
 
+@as_written
 def grouped_allgather(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -126,6 +130,7 @@ def grouped_allgather(
     return mpi_ops.allgather(tensors, name, process_set, True, ignore_name_scope)
 
 
+@as_written
 def broadcast(
     tensor: Tensor,
     root_rank: int,
@@ -140,6 +145,7 @@ def broadcast(
     return mpi_ops.broadcast(tensor, root_rank, name, process_set, ignore_name_scope)
 
 
+@as_written
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -155,6 +161,7 @@ def broadcast_(
         return [tf.identity(each) for each in values]
 
 
+@as_written
 def alltoall(
     tensor: Tensor,
     splits: Any = None,
@@ -173,6 +180,7 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
+@as_written
 def reducescatter(
     tensor: Tensor,
     device_dense: str = "",
@@ -194,6 +202,7 @@ def reducescatter(
         return _smaller(mpi_ops.reducescatter, compression, [tensor], name, *how)[0]
 
 
+@as_written
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     device_dense: str = "",
@@ -214,6 +223,7 @@ def grouped_reducescatter(
 # ---- variables ---------------------------------------------------------------------------------
 
 
+@as_written
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int,
@@ -241,6 +251,7 @@ def broadcast_variables(
     return None if tf.executing_eagerly() else tf.group(values)
 
 
+@as_written
 def broadcast_global_variables(root_rank: int) -> Any:
     """Return the operation that gives all ranks the global variables of the rank `root_rank`.
 
@@ -257,26 +268,31 @@ def broadcast_global_variables(root_rank: int) -> Any:
 # ---- questions, asked when the graph runs ------------------------------------------------------
 
 
+@as_written
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """How many ranks a process set has, as a tensor that a graph asks for when it runs."""
     return _asked(lambda: len(_members(process_set_id)), name)
 
 
+@as_written
 def local_size_op(name: str | None = None) -> Tensor:
     """`local_size()`, as a tensor that a graph asks for when it runs."""
     return _asked(world.local_size, name)
 
 
+@as_written
 def rank_op(name: str | None = None) -> Tensor:
     """`rank()`, as a tensor that a graph asks for when it runs."""
     return _asked(world.rank, name)
 
 
+@as_written
 def local_rank_op(name: str | None = None) -> Tensor:
     """`local_rank()`, as a tensor that a graph asks for when it runs."""
     return _asked(world.local_rank, name)
 
 
+@as_written
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """Whether this rank is in a process set: 1 or 0; -1 before `init`, -3 for an unknown set."""
 
