@@ -304,14 +304,24 @@ def test_a_compiled_program(shanty, flavour):
 
 
 def test_a_stall_is_told_once_and_the_run_goes_on(shanty):
-    script = ASLEEP.replace("300", "5").replace("world.All", "print('on', flush=True)\nworld.All")
+    script = HEAD + (
+        "for file in sys.argv[1:]:\n"
+        "    while world.rank == 1 and not os.path.exists(file): time.sleep(0.1)\n"
+        "    world.Allreduce(MPI.IN_PLACE, value)\n"
+        "while not os.path.exists('end'): time.sleep(0.1)\n"
+    )
+    files = [shanty.folder / "first", shanty.folder / "second"]
     process = shanty.start(
-        *("run", "--json", "-n", 2, "--stall-after", AFTER), shanty.script(2 * script)
+        *("run", "--json", "-n", 2, "--stall-after", AFTER), shanty.script(script), *files
     )
     wait_for(lambda: shanty.status().get("stalled"))
     assert "(stalled)" in shanty("ps").stdout
     assert "rank 1 on " in shanty("show", "last").stdout
+    files[0].touch()
+    wait_for(lambda: len(read_lines(shanty.last.stalls)) == 2)
+    files[1].touch()
     wait_for(lambda: shanty.status()["stalled"] is None)
+    (shanty.folder / "end").touch()
     out, said = process.communicate(timeout=40)
     assert process.returncode == 0, said
     told = [json.loads(line) for line in out.splitlines()]
