@@ -1,8 +1,8 @@
 """Reports what this rank's requests wait for to the run's watch (docs/stalls.md). Starts no MPI.
 
 Where a framework's own threads submit requests, as those of a graph in TensorFlow do, the main
-thread is in no call that shows, from outside, that the rank waits for others. A thread of its own
-reports, since the one that does the requests may itself be what waits, within MPI.
+thread is in no call that shows, from outside, that the rank waits for others. A separate thread
+writes the reports, since the thread that carries out the requests may itself wait, within MPI.
 """
 
 from __future__ import annotations
