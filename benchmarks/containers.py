@@ -6,9 +6,9 @@
 Two figures of a whole `shanty run` of two ranks: the seconds from its start until the first
 collective is through (launch_mpi4py.py), and the milliseconds of training steps and all_reduce
 that its ranks measure themselves (torch_step_rank.py; an image with Python gets PyTorch from here
-by `--env sync`). Each round runs both in turn, so that a machine that gets slower gets slower for
-both. Printed are medians and quartiles, and of the ratios round by round; the raw figures are kept
-in the file.
+by `--packages sync`). Each round runs both in turn, so that a machine that gets slower gets slower
+for both. Printed are medians and quartiles, and of the ratios round by round; the raw figures are
+kept in the file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--image", required=True)
     parser.add_argument("--runtime")
     given = parser.parse_args()
-    inside = ["--image", given.image, "--env", "sync"]
+    inside = ["--image", given.image, "--packages", "sync"]
     inside += ["--runtime", given.runtime] if given.runtime else []
     ways = {"without": [], "container": inside}
     for options in ways.values():  # so that everything is where it has to be

@@ -37,7 +37,7 @@ def measure(args: argparse.Namespace, folder: Path, pods: int) -> dict[str, floa
     container = {"name": "run", "resources": {"requests": requests}}
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
     (work / "patch.yaml").write_text(json.dumps(patch))
-    words = ["run", "-q", "--on", "k8s", "--image", args.image, "--env", "none"]
+    words = ["run", "-q", "--on", "k8s", "--image", args.image, "--packages", "none"]
     words += ["--k8s-patch", "patch.yaml", "--start-timeout", "10m"]
     words += ["--nodes", str(pods), "--", "true"] if args.agents else ["-n", str(pods), "join.py"]
     environ = {**os.environ, "SHANTY_HOME": str(home)}

@@ -194,7 +194,7 @@ class ContainedShanty(Shanty):
         self, *words: str | Path, **options: object
     ) -> subprocess.CompletedProcess[str]:
         """`shanty run` with the engine's image, and of this machine's packages mpi4py only."""
-        return self("run", *self.image_words, "--env", "none", *words, **options)  # type: ignore[arg-type]
+        return self("run", *self.image_words, "--packages", "none", *words, **options)  # type: ignore[arg-type]
 
     @property
     def image_words(self) -> tuple[str, ...]:

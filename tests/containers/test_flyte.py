@@ -41,10 +41,10 @@ def test_packages_of_here(shanty: ContainedShanty) -> None:
 def test_packages_of_the_image_alone(shanty: ContainedShanty) -> None:
     """It has no flytekit."""
     shutil.copy(WORKERS / TASKS, shanty.folder)
-    done = run(shanty, "--env", "none", TASKS, "sums")
+    done = run(shanty, "--packages", "none", TASKS, "sums")
     assert done.returncode == 1
     last = done.stderr[done.stderr.rindex("shanty: ") :]
-    assert "No module named 'flytekit'" in last and "--env sync" in last, done.stderr
+    assert "No module named 'flytekit'" in last and "--packages sync" in last, done.stderr
     assert "Traceback" not in last
     assert not re.search(r"python[\d.]*: No module", done.stdout + done.stderr)  # as of `-m`
 
@@ -56,8 +56,9 @@ def test_the_mpijob_of_a_dry_run(shanty: ContainedShanty) -> None:
     shown = flyte(shanty.home, shanty.folder, *words, TASKS, "sums", "--count", "5")
     file = shanty.folder / "job.yaml"
     file.write_text(shown.stdout)
-    packages = ("--python", environments.flyte(), "--env", "sync", "--mpi", "openmpi")
-    done = shanty("run", "--runtime", shanty.engine.name, *packages, "-f", file, timeout=400)
+    packages = ("--python", environments.flyte(), "--packages", "sync", "--mpi", "openmpi")
+    words = ("run", "--runtime", shanty.engine.name, *packages, "--manifest", file)
+    done = shanty(*words, timeout=400)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("of 2 on") == 2
     assert re.search(r"^(?:\[0\] )?10\.0$", done.stdout, re.MULTILINE), done.stdout

@@ -48,7 +48,7 @@ def is_of_engine(words: list[str]) -> bool:
 def started(shanty: ContainedShanty, *words: str) -> tuple[subprocess.Popen[bytes], RunDir]:
     shanty.script(SCRIPT)
     before = set((shanty.home / "runs").glob("*"))
-    words = ("--env", "none", *words)
+    words = ("--packages", "none", *words)
     cli = shanty.start("run", *shanty.image_words, *words, "-n", "2", "script.py")
     wait_for(lambda: set((shanty.home / "runs").glob("*")) - before, 60, "a run")
     return cli, shanty.last

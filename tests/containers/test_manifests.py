@@ -28,7 +28,7 @@ def test_an_mpijob_here(
         pytest.skip("its images are folders, and a manifest names one of a registry")
     shanty.engine.load(image)
     file = mpijobs.write(shanty.folder, implementation, image, version=version)
-    done = shanty("run", "--runtime", shanty.engine.name, "-f", file)
+    done = shanty("run", "--runtime", shanty.engine.name, "--manifest", file)
     assert done.returncode == 0, done.stderr
     assert mpijobs.hosts_of(done.stdout) == [os.uname().nodename]
 
@@ -53,8 +53,8 @@ def test_what_only_a_cluster_has(shanty: ContainedShanty) -> None:
     replicas["Worker"]["template"]["spec"]["volumes"] = [{"name": "x", "emptyDir": {}}]
     file = shanty.folder / "mpijob.yaml"
     file.write_text(json.dumps(made))
-    words = ("run", "--runtime", shanty.engine.name, "-f", file, "--mpi", "openmpi")
-    done = shanty(*words, "--env", "none", "-e", "KEY=s3cret")
+    words = ("run", "--runtime", shanty.engine.name, "--manifest", file, "--mpi", "openmpi")
+    done = shanty(*words, "--packages", "none", "-e", "KEY=s3cret")
     assert done.returncode == 0, done.stderr
     seen = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
     assert seen == ["seen ['s3cret', None, 'blue-s3cret-$(KEY)']"] * 2

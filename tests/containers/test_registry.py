@@ -50,7 +50,7 @@ def plain(shanty: ContainedShanty, registry: str, tmp_path: Path) -> Iterator[di
 def test_the_password_gets_the_image_and_is_kept_nowhere(
     shanty: ContainedShanty, registry: str, plain: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ("--image", registry, "--runtime", shanty.engine.name, "--env", "none", "-n", "1")
+    words = ("--image", registry, "--runtime", shanty.engine.name, "--packages", "none", "-n", "1")
     done = shanty("run", *words, "hostname", env=plain)
     assert done.returncode == 69, done.stdout
     assert "--registry-user" in done.stderr

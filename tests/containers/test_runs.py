@@ -131,7 +131,8 @@ def test_the_images_own_mpi(shanty: ContainedShanty) -> None:
         "mpirun --allow-run-as-root -np 2 --hostfile $HOSTFILE -bind-to none -map-by slot "
         "-mca pml ob1 -mca btl ^openib python3 main.py"
     )
-    words = ("--image", image, "--runtime", shanty.engine.name, "--mpi", "image", "--env", "none")
+    words = ("--image", image, "--runtime", shanty.engine.name)
+    words += ("--mpi", "image", "--packages", "none")
     for command in (("-n", "2", "main.py"), ("--", *line.split())):
         done = shanty("run", *words, *command)
         assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ FITTING = [name for name in NAMES if name != "arrays"]
 @pytest.mark.timeout(600)
 def test_tasks(shanty: ContainedShanty) -> None:
     engine = shanty.engine
-    options = {"image": engine.image, "runtime": engine.name, "environment": "none"}
+    options = {"image": engine.image, "runtime": engine.name, "packages": "none"}
     options["oversubscribe"] = True
     names = FITTING if LONG else SHORT
     output = check(shanty.folder, shanty.environ, options, names, 580)

@@ -53,7 +53,7 @@ class Kube:
 
     @property
     def words(self) -> list[str]:
-        return ["--on", "k8s", "--image", self.image, "--uid", str(UID), "--env", "none"]
+        return ["--on", "k8s", "--image", self.image, "--uid", str(UID), "--packages", "none"]
 
     def __call__(self, *words: str | Path, timeout: float = 150, **options: Any) -> Any:
         """`shanty run … WORDS` to its end."""

@@ -10,7 +10,7 @@ from kube_runs import Kube
 from platform_lines import CLUSTERONE, GRADIENT, WHERE, created, make_repository
 from shanty.runtime.rundir import RunDir, read_json
 
-SETTINGS = '[run]\nenvironment = "none"\n'  # the image has the packages
+SETTINGS = '[run]\npackages = "none"\n'  # the image has the packages
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ pytestmark = [LONG, pytest.mark.timeout(900)]
 
 def test_packages_of_here(kube: Kube) -> None:
     """They are brought, since the image has Python alone; the script is from a URL."""
-    words = ("--on", "k8s", "--image", kube.image, "--uid", str(UID), "--env", "sync")
+    words = ("--on", "k8s", "--image", kube.image, "--uid", str(UID), "--packages", "sync")
     with served(WORKERS) as url:
         line = (*words, f"{url}/{TASKS}", "horovod_training_wf")
         done = flyte(kube.shanty.home, kube.shanty.folder, *line, timeout=580, **kube.env)
@@ -33,12 +33,12 @@ def test_packages_of_the_image_alone(kube: Kube) -> None:
     assert plain in text
     (kube.shanty.folder / TASKS).write_text(text.replace(plain, own))
     (kube.shanty.folder / "text.txt").write_text("hello")
-    words = ("--on", "k8s", "--uid", str(UID), "--env", "none")
+    words = ("--on", "k8s", "--uid", str(UID), "--packages", "none")
     line = (*words, TASKS, "files", "--text", "text.txt")
     done = flyte(kube.shanty.home, kube.shanty.folder, *line, **kube.env)
     assert done.returncode == 1, done.stderr
     last = done.stderr[done.stderr.rindex("shanty: ") :]
-    assert "No module named 'flytekit'" in last and "--env sync" in last, done.stderr
+    assert "No module named 'flytekit'" in last and "--packages sync" in last, done.stderr
 
 
 def test_the_mpijob_that_the_plugin_sends(kube: Kube) -> None:
@@ -51,8 +51,8 @@ def test_the_mpijob_that_the_plugin_sends(kube: Kube) -> None:
     text = manifest("total", {"numbers": [1, 2, 4]}, data, kube.image, "venv/bin/python")
     file = kube.shanty.folder / "job.json"
     file.write_text(text.replace(f"{data}/", "data/"))  # no store is here that all pods see
-    words = ("--uid", str(UID), "--mpi", "openmpi", "--env", "sync", "--python", python)
-    line = ("run", "--on", "k8s", *words, "-f", file)
+    words = ("--uid", str(UID), "--mpi", "openmpi", "--packages", "sync", "--python", python)
+    line = ("run", "--on", "k8s", *words, "--manifest", file)
     done = kube.shanty(*line, env=kube.env, timeout=580)
     assert done.returncode == 0, done.stderr
     assert len(set(re.findall(r"rank \d of 2 on (\S+) bar", done.stdout))) == 2

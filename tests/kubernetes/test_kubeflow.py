@@ -80,7 +80,7 @@ def launcher_of(admin: Cluster, job: str, phase: str) -> str:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_somebodys_mpijob_without_the_operator(kube: Kube, flavour: str, version: str) -> None:
     file = mpijobs.write(kube.shanty.folder, FLAVOURS[flavour], image_of(flavour), version=version)
-    done = kube.shanty("run", "--on", "k8s", "-f", file, env=kube.env)
+    done = kube.shanty("run", "--on", "k8s", "--manifest", file, env=kube.env)
     assert done.returncode == 0, done.stderr
     pods = mpijobs.hosts_of(done.stdout)
     assert len(pods) == 2
@@ -133,7 +133,7 @@ def test_what_a_manifest_leaves_to_the_cluster(kube: Kube, admin: Cluster) -> No
     replicas["Worker"]["template"]["spec"] = pod
     file = kube.shanty.folder / "mpijob.yaml"
     file.write_text(json.dumps({"kind": "List", "items": [*objects, made]}))
-    words = ("run", "--on", "k8s", "-f", file, "--mpi", "openmpi", "--env", "none")
+    words = ("run", "--on", "k8s", "--manifest", file, "--mpi", "openmpi", "--packages", "none")
     for one in objects:
         admin.call("POST", admin.path(f"{one['kind'].lower()}s"), {"apiVersion": "v1", **one})
     try:
@@ -169,14 +169,14 @@ def test_what_a_manifest_leaves_to_the_cluster(kube: Kube, admin: Cluster) -> No
 @pytest.mark.parametrize("flavour", ["openmpi4", "openmpi5"])
 def test_our_mpijob_by_the_operator(kube: Kube, operator: None, flavour: str) -> None:
     mpi = ("--mpi", flavour.replace("openmpi5", "openmpi"))
-    words = ("--on", "k8s", "--image", image_of(flavour), *mpi, "--as", "mpijob")
+    words = ("--on", "k8s", "--image", image_of(flavour), *mpi, "--operator", "mpijob")
     done = kube.shanty("run", *words, "-n", "4", "--nodes", "2", "hello.py", env=kube.env)
     assert done.returncode == 0, done.stderr
     assert [pod.rpartition("-")[2] for pod in placed(done.stderr, 4)] == ["0", "1"]
 
 
 def test_a_cluster_with_the_kind_and_no_operator(kube: Kube) -> None:
-    words = ("--on", "k8s", "--image", "example/any:1", "--as", "mpijob", "-n", "2")
+    words = ("--on", "k8s", "--image", "example/any:1", "--operator", "mpijob", "-n", "2")
     done = kube.shanty("run", *words, "--schedule-timeout", "8s", "hello.py", env=kube.env)
     assert done.returncode == LaunchError.exit_code, done.stderr
     assert "no operator has taken up the MPIJob" in done.stderr
@@ -246,7 +246,7 @@ def test_inside_the_operators_launcher(
 def test_our_objects_pass_the_servers_checks(
     kube: Kube, admin: Cluster, kind: str, flavour: str
 ) -> None:
-    words = ["--on", f"k8s:/{admin.namespace}", "--image", "example/any:1", "--as", kind]
+    words = ["--on", f"k8s:/{admin.namespace}", "--image", "example/any:1", "--operator", kind]
     words += ["--mpi", flavour.replace("openmpi5", "openmpi"), "-n", "4", "--nodes", "2"]
     words += ["--dry-run", "-o", "json"]
     done = kube.shanty("run", *words, "hello.py", env={"KUBECONFIG": str(kube.admin)})

@@ -87,7 +87,7 @@ def test_an_exit_code_is_passed_on(kube: Kube) -> None:
 
 def test_a_dry_run_makes_nothing(kube: Kube) -> None:
     words = ["-n", "4", "--node-selector", "disk=ssd", "--toleration", "gpu:NoExecute"]
-    words += ["--k8s-label", "team=ml", "--queue", "batch"]
+    words += ["--label", "team=ml", "--queue", "batch"]
     done = kube("--dry-run", *words, "hello.py")
     assert done.returncode == 0, done.stderr
     for text in ("parallelism: 4", "disk: ssd", "key: gpu", "team: ml", "queue-name: batch"):

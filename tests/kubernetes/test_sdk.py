@@ -16,7 +16,7 @@ FITTING = [name for name in NAMES if name != "arrays"]  # the image has no NumPy
 
 @pytest.mark.timeout(1300)
 def test_tasks(kube: Kube) -> None:
-    options = {"on": "k8s", "image": kube.image, "uid": UID, "environment": "none"}
+    options = {"on": "k8s", "image": kube.image, "uid": UID, "packages": "none"}
     names = FITTING if LONG else SHORT
     environ = {**kube.shanty.environ, **kube.env}
     output = check(kube.shanty.folder, environ, options, names, 1200)
@@ -28,7 +28,7 @@ SCRIPT = """
 import sys, time
 import shanty
 
-@shanty.task(ranks=2, on="k8s", image=sys.argv[1], uid=int(sys.argv[2]), environment="none",
+@shanty.task(ranks=2, on="k8s", image=sys.argv[1], uid=int(sys.argv[2]), packages="none",
              retries=int(sys.argv[3]), memory_per_rank="192M", memory="x2", ranks_per_host=1)
 def work(until, size):
     from mpi4py import MPI

@@ -233,7 +233,10 @@ def lost_gpus(world: World) -> Iterator[None]:
 
 
 @fault(
-    "it lacks a package that is installed here", "packages-differ", "lab2", words=("--env", "check")
+    "it lacks a package that is installed here",
+    "packages-differ",
+    "lab2",
+    words=("--packages", "check"),
 )
 def another_package(world: World) -> Iterator[None]:
     import importlib.metadata

@@ -12,7 +12,7 @@ import engines
 from engines import INTEL, MPICH, OPENMPI, PYTHON
 from runs import LONG
 
-IMAGE_WORDS = ("--image", PYTHON, "--runtime", "podman", "--env", "none")
+IMAGE_WORDS = ("--image", PYTHON, "--runtime", "podman", "--packages", "none")
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def test_lines_of_tutorials_with_the_images_own_mpi(
         f"mpirun --allow-run-as-root -np 3 --hostfile {hostfile} -bind-to none -map-by slot "
         "-mca pml ob1 -mca btl ^openib python hello.py"
     )
-    image = ("--image", OPENMPI, "--runtime", "podman", "--env", "none", "--mpi", "image")
+    image = ("--image", OPENMPI, "--runtime", "podman", "--packages", "none", "--mpi", "image")
     on = ("--on", ",".join(f"{host}:1" for host in podman_lab.hosts), "-C", workspace)
     done = podman_lab.shanty("run", *on, *image, "--", *line.split(), timeout=150)
     assert done.returncode == 0, done.stderr
@@ -184,7 +184,7 @@ def test_an_mpijob_on_hosts(
     """Two workers with two slots each: two of three hosts have the ranks."""
     file = mpijobs.write(tmp_path, implementation, image)
     on = ("--on", podman_lab.name, "--runtime", "podman", "-C", tmp_path)
-    done = podman_lab.shanty("run", *on, "-f", file, timeout=150)
+    done = podman_lab.shanty("run", *on, "--manifest", file, timeout=150)
     assert done.returncode == 0, done.stderr
     assert mpijobs.hosts_of(done.stdout) == ["lab1", "lab2"]
 
@@ -208,7 +208,7 @@ def test_the_lead_host_has_an_image_of_its_own(podman_lab: LabHosts, workspace: 
 def test_apptainer_on_three_hosts(lab: LabHosts, workspace: Path) -> None:
     if not shutil.which("apptainer"):
         pytest.skip("apptainer is not installed (Debian 12 has no package of it)")
-    image = ("--image", engines.root_of(PYTHON), "--runtime", "apptainer", "--env", "none")
+    image = ("--image", engines.root_of(PYTHON), "--runtime", "apptainer", "--packages", "none")
     words = ("--on", lab.name, *image, "-C", workspace, "-n", "3", "--ppn", "1", "hello.py")
     done = lab.shanty("run", *words, timeout=150)
     assert done.returncode == 0, done.stderr
@@ -255,7 +255,7 @@ def test_docker_on_three_hosts(tmp_path_factory: pytest.TempPathFactory, workspa
             )
             stack.enter_context(found).load(PYTHON)
         on = ("--on", lab.name, "--image", PYTHON, "--runtime", "docker")
-        words = ("-C", workspace, "--env", "none", "-n", "3", "--ppn", "1", "hello.py")
+        words = ("-C", workspace, "--packages", "none", "-n", "3", "--ppn", "1", "hello.py")
         done = lab.shanty("run", *on, *words)
         assert done.returncode == 0, done.stderr
         assert len(re.findall(r"\d of 3 on lab\d", done.stdout)) == 3

@@ -143,7 +143,7 @@ def podman_site(site: Site) -> Iterator[Site]:
 def test_in_containers(podman_site: Site, tmp_path: Path) -> None:
     """Each machine has its container; what is saved at /artifacts comes back from all of them."""
     site = podman_site
-    repository = make_repository(tmp_path / "own.git", '[run]\nenvironment = "none"\n')
+    repository = make_repository(tmp_path / "own.git", '[run]\npackages = "none"\n')
     save = "echo $(uname -n) > /artifacts/$(uname -n)"
     line = f"mpirun -np 3 sh -c '{save}' && " + LINE.format(
         3, "/generated/hostfile", "examples/where.py /artifacts"

@@ -38,7 +38,7 @@ OURS = re.compile(
     rb'command="[^\n]* agent\.worker_agent [^\n]*" '
     rb"ssh-ed25519 \S+ shanty:(\S+)\.(\d)@(lab\d) since-\d+( made-file)?\n"
 )
-RUN = ("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--env", "none")
+RUN = ("run", "-q", "--on", "lab", "-n", "5", "--ppn", "1", "--packages", "none")
 CANNOT_LAUNCH, CANNOT_STORE = 71, 73  # exit codes
 # Ends when its home has a file `go`.
 WAIT = """

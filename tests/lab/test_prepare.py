@@ -142,7 +142,7 @@ def test_an_edited_file_is_sent_alone(site: Site) -> None:
     for number in range(20):
         (folder / f"{number}.bin").write_bytes(os.urandom(10_000_000))
     site.write("sums.py", SUMS)
-    words = ("run", "--on", "lab1,lab2", "--ppn", "1", "-n", "2", "--env", "none", "sums.py")
+    words = ("run", "--on", "lab1,lab2", "--ppn", "1", "-n", "2", "--packages", "none", "sums.py")
     assert site(*words).returncode == 0
     assert min(sent(site).values()) > 200_000_000
     (folder / "7.bin").write_bytes(os.urandom(1_000_000))
@@ -210,24 +210,24 @@ def test_packages_that_hosts_lack_or_have_in_another_version(
 ) -> None:
     install(python, wheel(tmp_path / "gadgets", "1.0"))
     own = [["lab1", "none", "own"], ["lab2", "0.9", "own"], ["lab3", "1.0", "own"]]
-    assert ask(site, python, "--env", "none") == own
+    assert ask(site, python, "--packages", "none") == own
 
     runs = len(list((site.lab.shanty.home / "runs").iterdir()))
-    done = site(*RUN, "3", "--python", python, "--env", "check", "ask.py")
+    done = site(*RUN, "3", "--python", python, "--packages", "check", "ask.py")
     assert done.returncode == DIFFERENT
     assert "the Python environment differs on lab1, lab2" in done.stderr
     assert table(done.stderr) == [
         ["package", "here", "lab1", "lab2"],
         ["gadget", "1.0", "missing", "0.9"],
     ]
-    assert "--env sync" in done.stderr
+    assert "--packages sync" in done.stderr
     assert done.stdout == ""
     assert len(list((site.lab.shanty.home / "runs").iterdir())) == runs
 
-    assert ask(site, python, "--env", "check", on="lab3", ranks=1) == own[2:]
+    assert ask(site, python, "--packages", "check", on="lab3", ranks=1) == own[2:]
     assert ask(site, python, on="lab3", ranks=1) == own[2:]
     made = [[host, "1.0", "made"] for host in HOSTS]
-    assert ask(site, python, "--env", "sync") == made
+    assert ask(site, python, "--packages", "sync") == made
     assert ask(site, python) == made  # nothing was said of it: checked, then made
 
 
@@ -235,14 +235,14 @@ def test_packages_that_hosts_lack_or_have_in_another_version(
 def test_a_package_that_is_being_worked_on(site: Site, python: Path, tmp_path: Path) -> None:
     folder = source(tmp_path / "mine", "VERSION = 'first'\n")
     install(python, "--editable", folder)
-    done = site(*RUN, "3", "--python", python, "--env", "check", "ask.py")
+    done = site(*RUN, "3", "--python", python, "--packages", "check", "ask.py")
     assert done.returncode == DIFFERENT
     assert table(done.stderr) == [
         ["package", "here", *HOSTS],
         ["gadget", "1.0 (own code)", "missing", "0.9", "1.0 (another)"],
     ]
-    assert ask(site, python, "--env", "sync") == [[host, "first", "made"] for host in HOSTS]
+    assert ask(site, python, "--packages", "sync") == [[host, "first", "made"] for host in HOSTS]
     source(folder, "VERSION = 'second'\n")
     assert ask(site, python) == [[host, "second", "made"] for host in HOSTS]
     own = [["lab1", "none", "own"], ["lab2", "0.9", "own"], ["lab3", "1.0", "own"]]
-    assert ask(site, python, "--env", "none") == own
+    assert ask(site, python, "--packages", "none") == own

@@ -110,7 +110,7 @@ def test_a_package_of_an_environment(site: Site, tmp_path: Path) -> None:
     python = environment(tmp_path / "env")
     install(python, wheel(tmp_path / "gadgets", "1.0"))
     site.write("gadgets.py", f"import gadget\n{HELLO}")
-    words = ("--python", str(python), "--env", "sync", "gadgets.py")
+    words = ("--python", str(python), "--packages", "sync", "gadgets.py")
     works(site, *words)
     stored(site, "env/*/lib/python3*/site-packages/gadget.py").unlink()
     done = site(*RUN, *words)

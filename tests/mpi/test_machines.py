@@ -107,7 +107,7 @@ def test_who_shares(queue: Queue) -> None:
         queue.open("sharing")
         queue.until(alone, "running")
         wait_for(lambda: "0 of 1 free" in status(beside)["reason"])
-        queue.shanty("machines", "remove", "here")
+        queue.shanty("machines", "rm", "here")
         queue.until(beside, "failed")
         assert "machine type 'here' not found" in status(beside)["failure"]["what"]
         queue.open("alone")

@@ -17,6 +17,7 @@ from shanty.client.context import Context, at_terminal, context, note
 from shanty.client.options import typed
 from shanty.client.terminal.errors import show_error
 from shanty.client.terminal.findings import coloured, examined, hosts_of, lines
+from shanty.client.terminal.old_flags import RunOptionsCommand
 from shanty.client.terminal.options import completed, json_option, run_option
 from shanty.client.terminal.table import print_table
 from shanty.launch import interpreter
@@ -36,19 +37,25 @@ _HERE = "this machine"
 _ROUNDS = 4  # a repair may uncover what the next one repairs
 
 
-@click.command()
+class DoctorCommand(RunOptionsCommand):
+    """Has options of a run."""
+
+    old: Mapping[str, str] = {"--memory": "--memory-per-rank", "--gpus": "--gpus-per-rank"}
+
+
+@click.command(cls=DoctorCommand)
 @click.argument("target", required=False, shell_complete=completed("hosts"))
 @run_option("on", help="The same as TARGET.")
 @run_option("hostfile")
 @run_option("ranks", help="Ranks that are to run there.")
 @run_option("ranks_per_host")
-@run_option("memory_per_rank", flags="--memory --memory-per-rank", help="Of each rank: 4G.")
-@run_option("gpus_per_rank", flags="--gpus --gpus-per-rank", help="Of each rank.")
+@run_option("memory_per_rank", help="Of each rank: 4G.")
+@run_option("gpus_per_rank", help="Of each rank.")
 @run_option("mpi")
 @run_option("image", help="For a cluster: start two pods of it, and see.")
 @run_option("uid", help="The user that they have.")
 @run_option("python")
-@run_option("environment", help="What a run is to do about hosts' Python packages.")
+@run_option("packages", help="What a run is to do about hosts' Python packages.")
 @run_option("env")
 @click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
 @click.option("-y", "--yes", is_flag=True, help="With --fix: ask nothing, but for host keys.")
@@ -79,7 +86,7 @@ def doctor(
     \b
     Examples:
       shanty doctor
-      shanty doctor 10.0.0.2,10.0.0.3 -n 8 --memory 4G
+      shanty doctor 10.0.0.2,10.0.0.3 -n 8 --memory-per-rank 4G
       shanty doctor lab --fix
     """
     if codes:

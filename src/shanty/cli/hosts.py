@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from shanty.client.context import context, note
+from shanty.client.terminal.old_flags import RemovingGroup
 from shanty.client.terminal.options import completed, json_option
 from shanty.client.terminal.table import print_table
 from shanty.runtime.errors import UsageError
@@ -15,7 +16,7 @@ from shanty.runtime.errors import UsageError
 name_argument = click.argument("name", shell_complete=completed("groups"))
 
 
-@click.group()
+@click.group(cls=RemovingGroup)
 def hosts() -> None:
     """Keep groups of hosts under a name, for --on NAME."""
 
@@ -119,12 +120,12 @@ def show(name: str, as_json: bool) -> None:
 
 @hosts.command()
 @name_argument
-def remove(name: str) -> None:
+def rm(name: str) -> None:
     """Forget a group; nothing is done to its hosts.
 
     \b
     Example:
-      shanty hosts remove desk
+      shanty hosts rm desk
     """
     from shanty.launch import inventory
 

@@ -9,6 +9,7 @@ import click
 
 from shanty.client.context import Context, context, note
 from shanty.client.options import OPTIONS
+from shanty.client.terminal.old_flags import RemovingGroup
 from shanty.client.terminal.options import completed, json_option, run_option
 from shanty.client.terminal.table import print_table
 from shanty.launch.options.known import BUILTIN
@@ -20,7 +21,7 @@ _OF_QUEUES = {each.scheme: each.of_machines for each in BUILTIN if each.of_machi
 _FIELDS = [each for fields in _OF_QUEUES.values() for each in fields]
 
 
-@click.group()
+@click.group(cls=RemovingGroup)
 def machines() -> None:
     """Name machines of one kind, whose runs wait in a queue."""
 
@@ -130,12 +131,12 @@ def show(name: str, as_json: bool) -> None:
 
 @machines.command()
 @name_argument
-def remove(name: str) -> None:
+def rm(name: str) -> None:
     """Forget a type; nothing is done to its machines.
 
     \b
     Example:
-      shanty machines remove p2.xlarge
+      shanty machines rm p2.xlarge
     """
     from shanty.launch.machines import types
 

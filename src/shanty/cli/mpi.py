@@ -8,13 +8,14 @@ from dataclasses import asdict
 import click
 
 from shanty.client.context import context, note
+from shanty.client.terminal.old_flags import RemovingGroup
 from shanty.client.terminal.options import completed, json_option
 from shanty.client.terminal.table import print_table
 
 FLAVOURS = "openmpi5 (or openmpi), openmpi4, mpich, intel"
 
 
-@click.group()
+@click.group(cls=RemovingGroup)
 def mpi() -> None:
     """List, install and remove MPIs."""
 
@@ -89,12 +90,12 @@ def which(flavour: str | None, as_json: bool) -> None:
 
 @mpi.command()
 @click.argument("flavour", shell_complete=completed("own_mpis"))
-def remove(flavour: str) -> None:
+def rm(flavour: str) -> None:
     """Remove an MPI that `shanty mpi install` put here.
 
     \b
     Example:
-      shanty mpi remove mpich
+      shanty mpi rm mpich
     """
     from shanty.launch import mpis
 

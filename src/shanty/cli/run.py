@@ -66,6 +66,7 @@ class RunCommand(GroupedCommand):
     }  # fmt: skip
 
     common = options.COMMON
+    old: Mapping[str, str] = {"-f": "--manifest"}
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters; those of other packages' targets once they are asked for."""
@@ -89,17 +90,14 @@ class RunCommand(GroupedCommand):
         }
         return {title: options for title, options in found.items() if options}
 
-    def _takes_value(self, ctx: click.Context) -> dict[str, bool]:
-        return {
-            name: not param.is_flag
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option)
-            for name in param.opts
-        }
+    def _now(self, flag: str, value: str, known: dict[str, bool]) -> str:
+        if flag == "-f" and not value.endswith((".yaml", ".yml", ".json")):
+            return flag  # mpiexec's: a host file
+        return super()._now(flag, value, known)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options up to the first word that is none, or `-m`."""
-        takes_value = self._takes_value(ctx)
+        takes_value, args = self._takes_value(ctx), self._current(ctx, args)
         index = 0
         while index < len(args) and args[index].startswith("-") and args[index] != "--":
             name = args[index].partition("=")[0]
@@ -134,8 +132,7 @@ class RunCommand(GroupedCommand):
 @run_options
 @click.option("--raw", is_flag=True, help="Run the command once; it calls mpirun by itself.")
 @click.option(
-    "-f",
-    "manifest",
+    "--manifest",
     type=Path,
     metavar="FILE",
     shell_complete=completed("files"),

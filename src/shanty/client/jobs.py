@@ -13,6 +13,7 @@ from typing import Any
 
 from shanty.client import options
 from shanty.client.context import Context, folder_is_gone, note
+from shanty.client.old_spellings import current_name
 from shanty.client.spawning import let_spawn
 from shanty.launch.options.known import BUILTIN
 from shanty.runtime.errors import NotFoundError, UsageError
@@ -183,7 +184,8 @@ def job_of(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSp
     """
     values: dict[str, Any] = dict.fromkeys(options.OPTIONS)
     options.refuse_unknown(given)
-    for name, value in given.items():
+    for given_name, value in given.items():
+        name = current_name(given_name)
         option = options.find(name)
         assert option is not None  # else it was refused
         value = _plain(value)

@@ -27,8 +27,8 @@ def of_manifest(
     on_cluster = queue_of(typed, table) == KUBERNETES.scheme
     if typed.get("operator"):
         raise UsageError(
-            f"--as {typed['operator']} makes an object, and -f {path} has one",
-            fix=f"kubectl apply -f {path} hands it to the operator; without --as shanty runs it",
+            f"--operator {typed['operator']} makes an object, and --manifest {path} has one",
+            fix=f"kubectl apply -f {path} hands it to the operator; shanty runs it without",
         )
     usual = {key: str(value) for key, value in table.get("env", {}).items()}
     found = mpijob.read(path, cluster=on_cluster, env=given["env"], usual=usual)
@@ -49,7 +49,7 @@ def of_manifest(
             both = objects.merged(json.loads(own["k8s_patch"]), json.loads(typed["k8s_patch"]))
             typed["k8s_patch"] = json.dumps(both)
     for each in filter(None, (*found.notes, found.notice())):
-        note(f"-f {path.name}: {each}")
+        note(f"--manifest {path.name}: {each}")
     what = make_command(command, folder, raw=False) if command else found.command
     if what is None:
         raise UsageError(

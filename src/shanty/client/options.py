@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shanty.client.old_spellings import NAMES, current_key
 from shanty.launch.options.known import BUILTIN, declared, every, option_of
 from shanty.launch.options.option import KINDS as KINDS
 from shanty.launch.options.option import Option, choice, number, switch, time, word
@@ -24,7 +25,7 @@ from shanty.runtime.errors import UsageError
 from shanty.runtime.suggestions import nearest, place
 
 WORKSPACE_FILE = "shanty.toml"
-ENVIRONMENTS = ("check", "sync", "none")
+PACKAGES = ("check", "sync", "none")
 SINKS = ("tensorboard", "mlflow", "wandb")  # a test holds them to `_sinks.PACKAGES`
 ENGINES = ("docker", "podman", "apptainer")  # a test holds them to `engines.ENGINES`
 _TIME = (int, float, str)
@@ -46,13 +47,6 @@ def stall_after(text: str) -> float:
             "write a time from 1s to 30d, or off",
         )
     return wanted
-
-
-def _environment(word: str, _where: str, _folder: Path) -> str:
-    if word in ENVIRONMENTS:
-        return word
-    fix = f"a variable is set with -e {word}" if "=" in word else ""
-    raise UsageError(f"--env takes check, sync or none, not {word!r}", fix=fix)
 
 
 def _log_to(given: str | Sequence[str], where: str) -> tuple[str, ...]:
@@ -169,12 +163,11 @@ _FIRST = (
         "python", "--python", "Interpreter or virtual environment.",
         (str,), metavar="PATH", completes="files",
     ),
-    Option(
-        "environment", "--env",
+    choice(
+        "packages", "--packages",
         "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
-        (str,), _environment,
-        metavar="check|sync|none", choices=ENVIRONMENTS,
-    ),
+        "check|sync|none", PACKAGES,
+    )._replace(old="environment"),
     Option(
         "image", "--image", "Run in a container of this image on each host.",
         (str,), lambda text, _where, folder: _image(text, folder), metavar="IMAGE",
@@ -189,7 +182,7 @@ _FIRST = (
     Option(
         "mounts", "--mount", "A folder of each host in it: SRC:DST[:ro] (repeatable).",
         (list,), lambda texts, _where, folder: _mounts(texts, folder),
-        repeatable=True, metavar="SRC:DST[:ro]",
+        repeatable=True, metavar="SRC:DST[:ro]", old="mounts",
     ),
     Option(
         "gpus", "--gpus", "GPUs in it: all, none, or their numbers: 0,1 [all].",
@@ -206,8 +199,8 @@ _FIRST = (
         metavar="FILE|env:NAME", completes="files",
     ),
     Option(
-        "env", "-e --set-env", "A variable (repeatable).",
-        (dict,), repeatable=True, metavar="KEY[=VALUE]",
+        "env", "-e --env", "A variable (repeatable).",
+        (dict,), repeatable=True, metavar="KEY[=VALUE]", old="--set-env",
     ),
     Option(
         "env_file", "--env-file", "A file of KEY=VALUE lines.",
@@ -261,7 +254,7 @@ _LAST = (
     ),
     Option(
         "tags", "--tag", "A tag (repeatable).",
-        (list,), repeatable=True, metavar="TAG", completes="tags",
+        (list,), repeatable=True, metavar="TAG", completes="tags", old="tags",
     ),
     Option(
         "log_to", "--log-to", "What shanty.log says, also to: tensorboard, mlflow, wandb.",
@@ -304,7 +297,7 @@ GROUPS = {
         "image", "master_image", "runtime", "mounts", "gpus", "registry_user",
         "registry_password",
     ),
-    "Environment": ("python", "environment", "env", "env_file", "inputs", "tf1"),
+    "Environment": ("python", "packages", "env", "env_file", "inputs", "tf1"),
     "When it fails, or hangs": (
         "time_limit", "retries", "elastic", "spares", "warm", "start_timeout", "on_stall",
         "stall_after", "alone", "debug_rank",
@@ -316,10 +309,10 @@ GROUPS = {
 # Those that `shanty run --help` shows; --help-all shows all.
 COMMON = (
     "ranks", "ranks_per_host", "cpus_per_rank", "on", "hostfile", "machines", "image", "mpi",
-    "python", "environment", "env", "time_limit", "retries", "elastic", "stall_after", "name",
+    "python", "packages", "env", "time_limit", "retries", "elastic", "stall_after", "name",
     "dry_run", "detach", "quiet", "as_json",
 )  # fmt: skip
-KEYS = {each.field: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
+KEYS = {each.key: each for each in OPTIONS.values() if each.toml}  # those of shanty.toml
 
 
 def bare(flag: str) -> str:
@@ -336,7 +329,9 @@ def find(name: str) -> Option | None:
 def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
     """Raise UsageError for a name that no option in Python has; `more` are known as well."""
     for name in names:
-        if name not in more and (name in _NOT_IN_PYTHON or find(name) is None):
+        if name in more or name in NAMES:
+            continue
+        if name in _NOT_IN_PYTHON or find(name) is None:
             fields = {*OPTIONS, *more}.union(*(each.fields for each in every()))
             known = sorted(fields.difference(_NOT_IN_PYTHON))
             fix = nearest(name, known, "docs/sdk.md has all, under Options")
@@ -388,7 +383,8 @@ def _read(
 ) -> dict[str, Any]:
     """Return the values of one table, by their fields."""
     found: dict[str, Any] = {}
-    for key, value in table.items():
+    for given, value in table.items():
+        key = given if given in known else current_key(given, known, str(path))
         if key not in known:
             where = place(path, path.read_text(encoding="utf-8"), key)
             fix = nearest(key, known, f"known are {', '.join(known)}")

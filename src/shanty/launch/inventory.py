@@ -255,7 +255,7 @@ def load(name: str, home: Path) -> Group:
         hosts = tuple(_host(entry) for entry in (value or {})["hosts"])
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(
-            f"{path} is damaged", f"{type(error).__name__}: {error}", f"shanty hosts remove {name}"
+            f"{path} is damaged", f"{type(error).__name__}: {error}", f"shanty hosts rm {name}"
         ) from error
     return Group(name, hosts, bool(value and value.get("lab")))
 

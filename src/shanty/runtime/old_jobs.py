@@ -1,4 +1,4 @@
-"""Reads the options of a target in job.json, also as older versions of shanty wrote them."""
+"""Reads job.json also as older versions of shanty wrote it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ _FIELDS = (
     *("labels", "queue", "k8s_patch", "operator", "schedule_timeout", "keep"),
 )
 _DEFAULTS = {"exclusive": False, "requeue": False, "keep": False, "schedule_timeout": 300.0}
+_NOW = {"environment": "packages"}  # fields that have another name now
+
+
+def fields_of(values: Mapping[str, Any]) -> Dict[str, Any]:
+    """The fields of a job by the names that they have now."""
+    return {_NOW.get(name, name): value for name, value in values.items()}
 
 
 def options_of(values: Mapping[str, Any]) -> Dict[str, Any]:

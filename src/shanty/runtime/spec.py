@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from shanty.runtime import platform
-from shanty.runtime.old_jobs import options_of
+from shanty.runtime.old_jobs import fields_of, options_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class JobSpec:
     `memory_per_rank` (bytes) are what hosts must have, and nothing is set apart. `time_limit` and
     `start_timeout` are seconds; `workdir` is absolute; `mpi` is a flavour, a prefix or None.
     `on` (hosts and groups, as typed) and `hostfile` (an absolute path) say on which hosts; both
-    None: this machine. `environment` is "check", "sync" or "none" there; None is check, else
+    None: this machine. `packages` is "check", "sync" or "none" there; None is check, else
     sync. `source` is a git URL or an archive in place of the workspace. `on_stall` is "warn" or
     "stop", `stall_after` the seconds without progress that count as a stall, 0 for never; None:
     as the settings have it. `alone`, for ranks that each train by themselves, is "warn", "stop" or
@@ -105,7 +105,7 @@ class JobSpec:
     tags: Tuple[str, ...] = ()
     on: Optional[str] = None
     hostfile: Optional[str] = None
-    environment: Optional[str] = None
+    packages: Optional[str] = None
     source: Optional[str] = None
     on_stall: Optional[str] = None
     stall_after: Optional[float] = None
@@ -153,7 +153,8 @@ class JobSpec:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> JobSpec:
         """The job that `to_json` wrote; ValueError, KeyError or TypeError when it is damaged."""
-        known = {name: _tuples(value) for name, value in _known(cls, values).items()}
+        now = fields_of(values)
+        known = {name: _tuples(value) for name, value in _known(cls, now).items()}
         command = {name: _tuples(value) for name, value in dict(values["command"]).items()}
         known["command"] = _KINDS[command.pop("kind")](**command)
         known["options"] = options_of(values)

@@ -24,7 +24,7 @@ def enter(refusal: str) -> tuple[Path, dict[str, Any]]:
         sys.exit(
             f"the call comes from Python {there}, and this rank's Python is {here}: they cannot "
             f"read each other's functions. Call from Python {here}, or give the ranks your Python "
-            "(python=…, environment='sync')"
+            "(python=…, packages='sync')"
         )
     first, others = map(os.path.abspath, about["first"]), map(os.path.abspath, about["paths"])
     sys.path[:0] = [path for path in first if path not in sys.path]

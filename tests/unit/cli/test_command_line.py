@@ -58,7 +58,7 @@ JOBS = [
     replace(HERE, time_limit=90.5, start_timeout=1200.0, stall_after=0.0, on_stall="stop"),
     replace(HERE, stall_after=3.25, alone="ok", tags=("a", "b c", "é'\"")),
     replace(HERE, env={"A": "x y", "B": "", "C": "$HOME '\"\n", "D": "=", "é": "ü"}),
-    replace(HERE, on="a,b:4,ann@10.0.0.3", mpi="mpich", environment="sync"),
+    replace(HERE, on="a,b:4,ann@10.0.0.3", mpi="mpich", packages="sync"),
     replace(
         HERE,
         on="slurm:hpc",

@@ -186,7 +186,7 @@ LINES = {
     "dmlc-submit -n 2 oth": ["other.py"],
     "run --tag di": ["digits"],
     "logs ": ["{newest}", "noon", "{on}", "night", "{oldest}", "last"],
-    "mpi remove ": ["mpich"],
+    "mpi rm ": ["mpich"],
     "mpi install int": ["intel"],
     "hosts show ": ["desk"],
     "stop ": ["noon", "{on}", "last"],

@@ -82,5 +82,5 @@ def test_a_rank_of_several_starts_no_run() -> None:
 
 def test_options_that_are_given_several_times_can_be_typed_again() -> None:
     given = {"labels": ("team=ml", "a=b"), "mounts": (("pvc:data", "/data", "ro"),), "keep": True}
-    words = "--k8s-label team=ml --k8s-label a=b --mount pvc:data:/data:ro --keep"
+    words = "--label team=ml --label a=b --mount pvc:data:/data:ro --keep"
     assert _typed(given) == words

@@ -60,7 +60,7 @@ def test_a_time_is_a_number_or_refused(text: str) -> None:
         ("[run]\nranks = 0\n", "ranks must be at least 1"),
         ("[run]\ntime_limit = 'soon'\n", "invalid time 'soon'"),
         ("[run]\nenv = 'A=1'\n", "must be a table"),
-        ("[run]\ntags = [1]\n", "tags"),
+        ("[run]\ntag = [1]\n", "tag"),
         ("run = 3\n", "run"),
         (b"[run]\nname = '\xff'\n", "cannot read"),
     ],
@@ -75,7 +75,7 @@ def test_a_bad_shanty_toml(cli: Cli, text: str | bytes, says: str) -> None:
 
 def test_shanty_toml_gives_defaults(cli: Cli) -> None:
     Path("shanty.toml").write_text(
-        "[run]\nranks = 2\ntime_limit = '2m'\ntags = ['a']\nenv = { A = 'x', B = 3 }\n"
+        "[run]\nranks = 2\ntime_limit = '2m'\ntag = ['a']\nenv = { A = 'x', B = 3 }\n"
     )
     done = cli("run", "--dry-run", "-e", "A=mine", "train.py")
     assert {"# ranks   2", "export A=mine", "export B=3"} <= set(done.out.splitlines())

@@ -148,7 +148,7 @@ def test_another_python_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     here = ".".join(map(str, sys.version_info[:2]))
     assert f"the call comes from Python 3.9, and this rank's Python is {here}" in done.stderr
-    assert "environment='sync'" in done.stderr
+    assert "packages='sync'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from shanty.client.terminal.help_all import help_all_option, shows_all
+from shanty.client.terminal.old_flags import RunOptionsCommand
 
 _COLUMN = 28  # letters of the column with the options' names
 
 
-class GroupedCommand(click.Command):
+class GroupedCommand(RunOptionsCommand):
     """Has its options in `groups`: titles, and the names of parameters; the others come last.
 
     `--help-all` shows them. `--help` shows the `common` ones alone, in this order, and groups of

@@ -27,7 +27,7 @@ from shanty.tasks.errors import RunError
 
 # Options of `shanty run` that are not here: of other commands, or with a flag of pyflyte's.
 _NOT_HERE = (
-    "debug_rank", "source", "inputs", "operator", "environment", "tags", "image",
+    "debug_rank", "source", "inputs", "operator", "env", "labels", "tags", "image",
 )  # fmt: skip
 _TAKEN = [name for name in OPTIONS if name not in _NOT_HERE]
 # Options of `pyflyte run` for a Flyte deployment, with a value and without.
@@ -47,7 +47,7 @@ class FlyteRunCommand(GroupedCommand):
     """Has the options of `shanty run`, in its groups, and those of `pyflyte run`."""
 
     common = (
-        "ranks", "on", "machines", "image", "mpi", "python", "envvars", "time_limit", "retries",
+        "ranks", "on", "machines", "image", "mpi", "python", "env", "time_limit", "retries",
         "name", "overwrite_cache", "raw_output", "dry_run", "quiet",
     )  # fmt: skip
     groups = {
@@ -58,7 +58,7 @@ class FlyteRunCommand(GroupedCommand):
         "MPI": ["mpi"],
         "Containers": options.GROUPS["Containers"],
         "Name and output": ["name", "tags", "log_to", "profile", "dry_run", "form", "quiet"],
-        "Flyte": ["overwrite_cache", "raw_output", "envvars"],
+        "Flyte": ["overwrite_cache", "raw_output"],
     }  # fmt: skip
 
 
@@ -66,8 +66,10 @@ def _options_of_runs(command: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(_TAKEN):
         text = "Ranks in all [as the task says]." if name == "ranks" else ""
         command = run_option(name, help=text)(command)
-    tags: Callable[..., Any] = run_option("tags", flags="--tag --tags")(command)
-    return tags
+    command = run_option("env", flags="-e --env --envvars")(command)
+    command = run_option("labels", flags="--k8s-label")(command)  # --label is of a deployment
+    made: Callable[..., Any] = run_option("tags", flags="--tag --tags")(command)
+    return made
 
 
 def _options_of_deployments(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,10 +103,6 @@ def flyte() -> None:
     metavar="FILE|URL [WORKFLOW [--INPUT VALUE]…]",
 )
 @_options_of_runs
-@click.option(
-    "--env", "--envvars", "envvars", multiple=True, metavar="KEY=VALUE|check|sync|none",
-    help="A variable (repeatable); or hosts' Python packages, as for shanty run.",
-)  # fmt: skip
 @click.option("--overwrite-cache", is_flag=True, help="Run tasks whose results are cached, too.")
 @click.option(
     "--raw-output-data-prefix", "--raw-data-prefix", "raw_output", metavar="PREFIX",
@@ -120,7 +118,6 @@ def flyte() -> None:
 @quiet_option
 def run(
     words: tuple[str, ...],
-    envvars: tuple[str, ...],
     overwrite_cache: bool,
     raw_output: str | None,
     image: tuple[str, ...],
@@ -145,13 +142,11 @@ def run(
     from shanty.integrations.flyte.ranks import on_ranks
 
     refuse_in_ranks(os.environ)
-    variables, environment = _environment(envvars)
     given = options.typed(
         {name: value for name, value in typed.items() if not name.startswith("deployment_")}
     )
     given = {name: value for name, value in given.items() if value not in (None, (), [], {})}
-    given["env"] = jobs.environment([*variables, *typed["env"]], env_file, os.environ)
-    given["environment"] = environment
+    given["env"] = jobs.environment(typed["env"], env_file, os.environ)
     if typed["k8s_patch"]:  # it is read where the job is made
         given["k8s_patch"] = str(Path(typed["k8s_patch"]).absolute())
     if "mounts" in given:
@@ -168,7 +163,7 @@ def run(
     script = _script(words[0])
     own = ["--overwrite-cache"] if overwrite_cache else []
     own += ["--raw-output-data-prefix", raw_output] if raw_output else []
-    own += [word for pair in variables for word in ("--env", pair)]
+    own += [word for pair in typed["env"] if "=" in pair for word in ("--env", pair)]
     root = _project_root(script)
     given["workdir"] = _workspace(script, root, workdir, given)
     sys.path.insert(0, str(root))  # where ranks, too, find the module
@@ -176,15 +171,6 @@ def run(
     if dry_run:
         sys.exit(_with_flytekit(_shown(form or "yaml", image), line))
     sys.exit(_with_flytekit(on_ranks(quiet=quiet, **given), line))
-
-
-def _environment(values: Sequence[str]) -> tuple[list[str], str | None]:
-    """Tell pyflyte's --env KEY=VALUE from the --env of `shanty run`."""
-    variables = [value for value in values if "=" in value]
-    others = [value for value in values if "=" not in value]
-    if not others:
-        return variables, None
-    return variables, _read("environment", others[-1], "--env")
 
 
 def _read(name: str, text: str, flag: str) -> str:

@@ -32,7 +32,7 @@ _MORE_ROOM = (
     "name hosts with --on, change what the task asks for, take fewer ranks with -n, or "
     "--oversubscribe"
 )
-_PACKAGES = "fix: where this Python has it: --env sync brings the packages to the ranks"
+_PACKAGES = "fix: where this Python has it: --packages sync brings the packages to the ranks"
 _LEAVING = 20.0  # seconds for a run to end after Ctrl-C
 
 

@@ -14,6 +14,7 @@ import click
 from shanty.client import jobs, options
 from shanty.client.command import refuse_in_ranks
 from shanty.client.context import Context, note
+from shanty.client.terminal.old_flags import RunOptionsCommand
 from shanty.client.terminal.options import run_options
 from shanty.integrations.notebook.ranks import Ranks, plain
 from shanty.runtime.errors import ShantyError, UsageError
@@ -30,7 +31,7 @@ _VERBS = """%ranks status              which ranks there are, and what they do
 %ranks pull NAME …         take variables of rank 0"""
 
 
-@click.command(_NAME, add_help_option=False)
+@click.command(_NAME, cls=RunOptionsCommand, add_help_option=False)
 @run_options
 def _words(**typed: Any) -> dict[str, Any]:
     """Give back what was typed after %%ranks."""

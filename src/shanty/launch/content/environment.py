@@ -310,7 +310,7 @@ class _Copies:
         for _ in range(_ROUNDS):
             found = [self._shanty, *map(self._wheel, sent)]
             for wheel in found:
-                fix = "give the hosts an index, take hosts of one kind, or --env none"
+                fix = "give the hosts an index, take hosts of one kind, or --packages none"
                 refuse_foreign(wheel.path.name, wheel.tags, answer["machine"], host, fix)
             self._send(client, found)
             fetched = [one for one in self._wanted if one not in sent]
@@ -398,7 +398,7 @@ def _fetch_uv(target: Path) -> None:
             raise PrepareError(
                 "uv not found, which makes environments on hosts",
                 done.stdout.strip()[-800:],
-                f"{sys.executable} -m pip install uv, or --env none",
+                f"{sys.executable} -m pip install uv, or --packages none",
             )
         with zipfile.ZipFile(wheel) as archive:
             name = next(one for one in archive.namelist() if one.endswith(".data/scripts/uv"))

@@ -330,7 +330,7 @@ def _packages(
     return [
         Finding(
             "packages-differ",
-            _PACKAGES_LEVELS.get(job.environment or "", Level.NOTE),
+            _PACKAGES_LEVELS.get(job.packages or "", Level.NOTE),
             name,
             ("1 package" if len(each.rows) == 1 else f"{len(each.rows)} packages")
             + " of its Python differ from those here",
@@ -338,8 +338,8 @@ def _packages(
                 f"{row.name} {row.there or 'missing'}, here {row.here}" for row in each.rows[:5]
             )
             + (", …" if len(each.rows) > 5 else ""),
-            "--env sync makes the same environment there; a run does so by default",
-            fixable=job.environment in (None, "sync"),
+            "--packages sync makes the same environment there; a run does so by default",
+            fixable=job.packages in (None, "sync"),
         )
         for name, each in found.items()
         if each.rows

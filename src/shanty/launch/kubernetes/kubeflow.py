@@ -1,4 +1,4 @@
-"""The objects of Kubeflow's operators for a job: `--as mpijob` or `trainjob`.
+"""The objects of Kubeflow's operators for a job: `--operator mpijob` or `trainjob`.
 
 Pure. The host file is named on the line, and what a flavour needs beside the operator's own
 settings is set (`Flavour.in_operator`), so one object is right for Open MPI 4 and 5. The image has
@@ -36,16 +36,16 @@ def made_of(
     for name in ("uid", "k8s_patch"):
         if name in job.options:
             raise UsageError(
-                f"--{name.replace('_', '-')} is not for --as {kind}",
+                f"--{name.replace('_', '-')} is not for --operator {kind}",
                 "the operator's pods are as their image has them",
-                "change what --dry-run -o yaml prints, or leave out --as",
+                "change what --dry-run -o yaml prints, or leave out --operator",
             )
     for name in ("elastic", "warm"):
         if getattr(job, name):
             raise UsageError(
-                f"--{name} is not for --as {kind}",
+                f"--{name} is not for --operator {kind}",
                 "the operator starts the launcher and its ranks, not shanty",
-                f"leave out --as, or --{name}",
+                f"leave out --operator, or --{name}",
             )
     its = FLAVOURS[flavour]
     config, items = _workspace(run, files)
@@ -142,7 +142,7 @@ def _trainjob(
 
 def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Object:
     own = KubernetesOptions.of(job)
-    labels = dict(objects.pair("--k8s-label", text) for text in own.labels)
+    labels = dict(objects.pair("--label", text) for text in own.labels)
     labels |= {objects.LABEL: run, objects.MANAGED: "shanty"}
     if own.queue and kind == "MPIJob":
         labels["kueue.x-k8s.io/queue-name"] = own.queue
@@ -152,7 +152,7 @@ def _object(version: str, kind: str, job: JobSpec, run: str, spec: Object) -> Ob
 
 def _template(job: JobSpec, run: str, pod: Object) -> Object:
     labels = KubernetesOptions.of(job).labels
-    own = dict(objects.pair("--k8s-label", text) for text in labels)
+    own = dict(objects.pair("--label", text) for text in labels)
     return {"metadata": {"labels": {**own, objects.LABEL: run}}, "spec": pod}
 
 
@@ -210,6 +210,6 @@ def files_of(folder: Path, names: list[str]) -> dict[str, bytes]:
             f"the workspace has {size / 1e6:.1f} MB, and a ConfigMap takes {_MOST / 1e6:.1f} MB",
             "the operator's pods get their code by one",
             "put it into the image, leave out what is not code (.shantyignore), or run without "
-            "--as: shanty's own pods get any workspace",
+            "--operator: shanty's own pods get any workspace",
         )
     return {name: (folder / name).read_bytes() for name in files}

@@ -116,7 +116,7 @@ def read(
         raise UsageError(
             f"{path} has {len(jobs) or 'no'} MPIJob{'s' if len(jobs) > 1 else ''}",
             f"it has {kinds}" if kinds else "it has no object of Kubernetes",
-            "-f takes a file with one MPIJob (kubeflow.org/v1 or v2beta1)",
+            "--manifest takes a file with one MPIJob (kubeflow.org/v1 or v2beta1)",
         )
     try:
         found = manifest_of(jobs[0], cluster=cluster, env=env or {}, usual=usual or {})

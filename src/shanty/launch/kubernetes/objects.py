@@ -130,7 +130,7 @@ def _id_of(job: Object, key: str) -> int:
 
 def _job_of(job: JobSpec, run: str) -> Object:
     own = KubernetesOptions.of(job)
-    labels = dict(pair("--k8s-label", text) for text in own.labels)
+    labels = dict(pair("--label", text) for text in own.labels)
     if own.queue:
         labels["kueue.x-k8s.io/queue-name"] = own.queue
     labels |= {LABEL: run, MANAGED: "shanty"}

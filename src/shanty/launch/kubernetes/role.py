@@ -16,7 +16,7 @@ RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods/exec", ("create", "get")),  # over a WebSocket it is a GET
     ("", "events", ("list",)),
 )
-# What `--as` needs: the operator makes the pods, and what they print is their log.
+# What `--operator` needs: the operator makes the pods, and what they print is their log.
 BY_OPERATOR: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubeflow.org", "mpijobs", ("create", "get", "delete")),
     ("trainer.kubeflow.org", "trainjobs", ("create", "get", "delete")),
@@ -33,7 +33,7 @@ def manifests(
 ) -> list[dict[str, Any]]:
     """The Role and, for a user or a service account, the RoleBinding that gives it to him.
 
-    `operator`: with what `--as` needs.
+    `operator`: with what `--operator` needs.
     """
     group = "rbac.authorization.k8s.io"
     metadata = {"name": NAME, "namespace": namespace}

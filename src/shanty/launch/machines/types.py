@@ -100,7 +100,7 @@ def load(name: str, home: Path) -> MachineType:
         where = place(path, path.read_text(encoding="utf-8"), key)
         raise UsageError(f"{where}: unknown key {key!r}", fix=nearest(key, known))
     if "on" not in value:
-        fix = f"shanty machines remove {name}, and add it again"
+        fix = f"shanty machines rm {name}, and add it again"
         raise StorageError(f"{path} is damaged", "it does not say where the machines are", fix)
     return MachineType(name, **value)
 

@@ -39,8 +39,8 @@ class Declared(NamedTuple):
     def keys(self) -> Mapping[str, Option]:
         """Its options by their keys in its own table of shanty.toml and config.toml.
 
-        A field that begins with the scheme has a key without that.
+        One that begins with the scheme goes without that.
         """
         return {
-            each.field.removeprefix(f"{self.scheme}_"): each for each in self.options if each.toml
+            each.key.removeprefix(f"{self.scheme}_"): each for each in self.options if each.toml
         }

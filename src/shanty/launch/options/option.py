@@ -24,11 +24,13 @@ _NUMBER = r"\d{1,18}(?:\.\d+)?"  # more digits are not a number that anybody nee
 class Option(NamedTuple):
     """Declares one option of a run.
 
-    `field` is the field of JobSpec, or the name in its `options`, and the key in shanty.toml where
-    that takes it, with a value of one of the types `toml`. `read` makes the field's value of what
-    was written, of where that was (for errors) and of the folder of relative paths there. A number
-    is at least `least`. An empty text that was typed stands for nothing if `may_be_empty`. An
-    option that `is_file` takes a file, whose content goes into the job.
+    `field` is the field of JobSpec, or the name in its `options`. shanty.toml takes a value of one
+    of the types `toml` under its `key`; with none it does not take the option. `read` makes the
+    field's value of what was written, of where that was (for errors) and of the folder of relative
+    paths there. A number is at least `least`. An empty text that was typed stands for nothing if
+    `may_be_empty`. An option that `is_file` takes a file, whose content goes into the job.
+
+    `old` are spellings of its flags and its key from before, which still work.
 
     The command line needs the rest: `flags` and `help`; the `kind` of a value that is typed, where
     `bool` is a flag without a value; its `metavar` in the help; whether the option is `repeatable`;
@@ -50,11 +52,18 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     completes: str = ""
     bare: str = ""
+    old: str = ""
 
     @property
     def flag(self) -> str:
         """The flag that messages name."""
         return self.flags.split()[-1]
+
+    @property
+    def key(self) -> str:
+        """Its key in shanty.toml: its first long flag."""
+        long = next(flag for flag in self.flags.split() if flag.startswith("--"))
+        return long[2:].replace("-", "_")
 
 
 def seconds(text: str) -> float:
@@ -109,14 +118,14 @@ def text(field: str, flags: str, help: str, metavar: str) -> Option:
     return Option(field, flags, help, (str,), may_be_empty=True, metavar=metavar)
 
 
-def texts(field: str, flags: str, help: str, metavar: str) -> Option:
+def texts(field: str, flags: str, help: str, metavar: str, old: str = "") -> Option:
     """Declare texts: each use of the option adds one."""
 
     def read(given: Any, _where: str, _folder: Path) -> tuple[str, ...]:
         return tuple(given)
 
     help = f"{help[:-1]} (repeatable)."
-    return Option(field, flags, help, (list,), read, metavar=metavar, repeatable=True)
+    return Option(field, flags, help, (list,), read, metavar=metavar, repeatable=True, old=old)
 
 
 def switch(field: str, flags: str, help: str) -> Option:

@@ -216,7 +216,7 @@ def fitting_mode(clients: Sequence[RpcClient], here: environment.Environment, sa
         own = [one.name for one in each.there.packages if one.name not in _PLAIN]
         if own:
             count = f"{len(own)} Python packages" if len(own) > 1 else f"the package {own[0]}"
-            say(f"{name}: ranks get {count} of its own; --env sync brings the local packages")
+            say(f"{name}: ranks get {count} of its own; --packages sync brings the local packages")
             return "none"
         if each.there.key != here.key:
             say(

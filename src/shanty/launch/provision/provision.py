@@ -137,13 +137,13 @@ def _pythons(
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The interpreters of the ranks, and the mpi4py that is brought for them, by host.
 
-    Both are empty where no container has a Python. `--env` is check, sync, none or None: check,
-    and sync where that finds a difference.
+    Both are empty where no container has a Python. `--packages` is check, sync, none or None:
+    check, and sync where that finds a difference.
     """
     clients = [each.client for each in sessions if each.inside is None or not each.inside.bare]
     if not clients:
         return {}, {}
-    own, mode = environment.local_environment(bring.python, here.home), job.environment
+    own, mode = environment.local_environment(bring.python, here.home), job.packages
     if mode is None and job.image is not None:
         mode = containers.fitting_mode(clients, own, here.say)
     if mode != "sync":
@@ -153,7 +153,7 @@ def _pythons(
             raise PrepareError(
                 f"the Python environment differs on {', '.join(different)}",
                 "\n       " + environment.table(different).replace("\n", "\n       "),
-                "--env sync copies it there, --env none takes what is there",
+                "--packages sync copies it there, --packages none takes what is there",
             )
         if not different or mode == "none":
             _note_mpi4py(clients, differences)
@@ -181,4 +181,4 @@ def _note_mpi4py(
         if own and versions[first] and own != versions[first]:
             what = f"mpi4py is {own} here and {versions[first]} on {first}"
             client.notes.append((f"{what}, so ranks may not read each other's objects",
-                                 "--env sync brings one to all"))  # fmt: skip
+                                 "--packages sync brings one to all"))  # fmt: skip

@@ -130,7 +130,7 @@ def _key(job: JobSpec, here: Surroundings, image: Image, bring: Bring) -> str:
         image.id,
         image.container._asdict(),
         job.workdir,
-        job.environment,
+        job.packages,
         job.mpi,
         asdict(bring.installation) if bring.installation is not None else None,
         asdict(packages),

@@ -1,4 +1,4 @@
-"""Follows a run that one of Kubeflow's operators makes: `--as mpijob`, `--as trainjob`.
+"""Follows a run that one of Kubeflow's operators makes: `--operator mpijob`, `--operator trainjob`.
 
 The operator makes the pods, and nothing of shanty's is in them. What is known of the run is the
 status of the operator's object, the output of the launcher's pod, and how that pod ended.
@@ -52,7 +52,7 @@ def try_out(cluster: Cluster, made: list[Object]) -> None:
             raise PrepareError(
                 f"the cluster has no {one['kind']}",
                 f"it does not know {one['apiVersion']}: Kubeflow's operator is not installed there",
-                "leave --as out: shanty's own pods need no operator",
+                "leave --operator out: shanty's own pods need no operator",
             ) from error
 
 
@@ -147,7 +147,7 @@ class OperatorRun:
             raise LaunchError(
                 f"{what} for {waited:.0f} s",
                 "the cluster knows the kind, but nothing there makes pods for it",
-                "see whether Kubeflow's operator runs; shanty's own pods need none (no --as)",
+                "see whether Kubeflow's operator runs; shanty's own pods need none (no --operator)",
             )
         if waited > _ATTENDED:
             write_reason(self._run, f"{what} yet")

@@ -145,7 +145,7 @@ class SshPlan(Planned):
         if facts.route.rails:
             heads.append(("network", networks.described(facts.route)))
         heads.append(ranks_head(self.ranks, spares=self.job.spares))
-        heads.append(("python", f"{facts.bring.python}, or the same made there (--env)"))
+        heads.append(("python", f"{facts.bring.python}, or the same made there (--packages)"))
         script = [f"cat > hostfile <<'END'\n{self.hostfile()}END", shlex.join(self._shown())]
         return Outline(heads, script)
 

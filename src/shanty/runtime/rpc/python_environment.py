@@ -340,4 +340,4 @@ def _is_named(requirement: str, text: str) -> bool:
 def _failure(what: str, output: str) -> Exception:
     if _FULL in output.lower():
         return StorageError(what, output, "make room there (df -h ~), then try again")
-    return PrepareError(what, output, "see what uv says above; --env none goes without")
+    return PrepareError(what, output, "see what uv says above; --packages none goes without")

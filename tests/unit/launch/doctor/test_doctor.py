@@ -262,7 +262,7 @@ def test_a_check_that_breaks_hides_nothing(tmp_path: Path, monkeypatch: pytest.M
     [
         (["a", "--on", "b"], "TARGET and --on"),
         (["a", "--memory", "much"], "invalid size 'much'"),
-        (["a", "--env", "maybe"], "check, sync or none"),
+        (["a", "--packages", "maybe"], "check, sync or none"),
         (["a", "--yes"], "--yes is a part of --fix"),
     ],
 )

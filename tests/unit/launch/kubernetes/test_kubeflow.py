@@ -471,7 +471,7 @@ def test_options_that_are_typed_win(tmp_path: Path) -> None:
     assert (security["runAsUser"], security["runAsGroup"]) == (5, 8)
     asked = of_manifest(file, [], tmp_path, {"env": {}, "on": "k8s:ctx/other"})
     assert asked.on == "k8s:ctx/other"
-    with pytest.raises(UsageError, match="--as mpijob makes an object"):
+    with pytest.raises(UsageError, match="--operator mpijob makes an object"):
         of_manifest(file, [], tmp_path, {"env": {}, "on": "k8s", "operator": "mpijob"})
 
 

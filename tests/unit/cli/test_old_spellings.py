@@ -1,0 +1,116 @@
+"""Spellings of options from before: they work, with a note that has the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command_line import Cli
+from shanty.client import jobs, old_spellings, options
+from shanty.launch.options.known import BUILTIN
+from shanty.runtime.spec import JobSpec, Script
+
+
+@pytest.fixture(autouse=True)
+def unsaid() -> Iterator[None]:
+    """Each note is written once in a process; here once in a test."""
+    old_spellings._said.clear()
+    yield
+    old_spellings._said.clear()
+
+
+DRY = ["run", "--dry-run"]
+HERE = ["--on", "k8s", "--image", "x:1", "-n", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        ("--env none", "--packages none"),
+        ("--env=none", "--packages none"),
+        ("--set-env A=b", "--env"),
+        ("--set-env=A=b", "--env"),
+    ],
+)
+def test_an_older_flag(cli: Cli, words: str, now: str) -> None:
+    Path("train.py").touch()
+    old = cli(*DRY, *words.split(), "train.py", "--env", "check", "--as", "x")
+    assert old.code == 0, old.err
+    assert f" is now {now}" in old.err and old.err.count("is now") == 1
+    new = cli(*DRY, *now.split(), *words.split()[1:] * (now == "--env"), "train.py")
+    assert "is now" not in new.err
+
+
+def test_a_variable_is_set_with_env(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("train.py").touch()
+    monkeypatch.setenv("SEED", "7")
+    done = cli(*DRY, "--env", "A=b", "--env=SEED", "-e", "C=d", "train.py")
+    assert {"export A=b", "export SEED=7", "export C=d"} <= set(done.out.splitlines())
+    assert "is now" not in done.err
+
+
+@pytest.mark.parametrize("words", ["--as mpijob", "--as=mpijob", "--k8s-label team=ml"])
+def test_an_older_flag_of_kubernetes(cli: Cli, words: str) -> None:
+    Path("train.py").touch()
+    done = cli(*DRY, *words.split(), "train.py")
+    flag = words.replace("=", " ").split()[0]
+    assert f"{flag} is now --{'operator' if flag == '--as' else 'label'};" in done.err
+    assert f"--{'operator' if flag == '--as' else 'label'} is for Kubernetes" in done.err
+
+
+def test_a_manifest_and_a_host_file_of_mpiexec(cli: Cli) -> None:
+    Path("job.yaml").write_text("kind: Pod\n")
+    done = cli("run", "-f", "job.yaml")
+    assert "-f is now --manifest" in done.err and "has no MPIJob" in done.err, done.err
+    done = cli("run", "-f", "hosts", "train.py")
+    assert done.code == 2 and "--hostfile FILE" in done.err
+
+
+def test_older_flags_of_other_verbs(cli: Cli) -> None:
+    done = cli("doctor", "--env", "none", "--memory", "1M", "--gpus=0", "--json")
+    for now in ("--packages none", "--memory-per-rank", "--gpus-per-rank"):
+        assert f" is now {now};" in done.err, done.err
+
+
+@pytest.mark.parametrize("verb", ["hosts", "machines", "mpi"])
+def test_remove_is_rm(cli: Cli, verb: str) -> None:
+    done = cli(verb, "remove", "mpich")
+    assert f"{verb} remove is now {verb} rm" in done.err
+    assert "No such command" not in done.err and done.code != 2
+    assert "\n  remove " not in cli(verb, "--help").out
+
+
+def test_older_keys_of_shanty_toml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shanty.toml").write_text(
+        "[run]\nenvironment = 'none'\ntags = ['a']\nmounts = ['/:/x:ro']\n"
+        "[k8s]\nlabels = ['a=b']\ntolerations = ['c']\npull_secrets = ['d']\n"
+    )
+    found = options.tables(tmp_path)
+    assert found["run"] == {"packages": "none", "tags": ["a"], "mounts": (("/", "/x", "ro"),)}
+    assert found["k8s"] == {"labels": ("a=b",), "tolerations": ("c",), "pull_secrets": ("d",)}
+    said = capsys.readouterr().err
+    for old, now in [("environment", "packages"), ("tags", "tag"), ("pull_secrets", "pull_secret")]:
+        assert f"{old} in {tmp_path}/shanty.toml is now {now};" in said
+
+
+def test_an_older_name_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = jobs.job_of(Script("train.py"), tmp_path, {"environment": "none"})
+    assert job.packages == "none"
+    assert "environment= is now packages=;" in capsys.readouterr().err
+
+
+def test_a_job_of_an_older_version() -> None:
+    old = JobSpec(Script("train.py"), packages="sync").to_json()
+    old["environment"] = old.pop("packages")
+    assert JobSpec.from_json(old).packages == "sync"
+
+
+def test_the_keys_of_shanty_toml_are_the_flags() -> None:
+    for key, option in options.KEYS.items():
+        assert f"--{key.replace('_', '-')}" in option.flags.split()
+    for target in BUILTIN:
+        for key, option in target.keys.items():
+            flags = {f"--{key.replace('_', '-')}", f"--{target.scheme}-{key.replace('_', '-')}"}
+            assert flags & set(option.flags.split())
