@@ -12,7 +12,7 @@ Hosts of a lab, one rank each, train by `hvd.elastic` with --retries. Then one o
 Measured is the time from there to the end of the first step of those that are left, on the slowest
 of them; for the lead host, to that of the next attempt on the other hosts. A host that was cut off
 or stood still then comes back. Nothing on it may have been at work since the others went on: late
-writes are counted. (A frozen host cannot stop itself; see docs/elastic.md.)
+writes are counted. (A frozen host cannot stop itself; see docs/how-to/elastic.md.)
 """
 
 from __future__ import annotations

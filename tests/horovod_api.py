@@ -19,7 +19,7 @@ import horovod_tensorflow
 import shanty
 from horovod_names import Found, Name, Section, look, page, read
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "reference"
 TORCH = Path(__file__).with_suffix(".toml")
 PAGES = {
     TORCH: DOCS / "horovod-api.md",
@@ -56,7 +56,7 @@ this page, and fails where a name is missing or takes other arguments: `tests/ho
 Every public name of `horovod.tensorflow` 0.28.1 and what stands for it in `shanty.tensorflow`; each
 is in `horovod.tensorflow` too, as it stands in for Horovod in a run. A test writes this page, and
 fails where a name is missing or takes other arguments: `tests/horovod_api.py`. For Keras:
-[horovod-api-keras.md](horovod-api-keras.md).
+[horovod-api-keras](horovod-api-keras.md).
 
 """,
     horovod_tensorflow.KERAS: """# Horovod's API for Keras, name by name

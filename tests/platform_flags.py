@@ -1,4 +1,4 @@
-"""The tables of docs/platforms.md: every flag of other platforms' commands, from the code.
+"""The tables of docs/how-to/platforms.md: every flag of other platforms' commands, from the code.
 
 `python tests/platform_flags.py` writes them anew, between the lines that mark them.
 """
@@ -16,7 +16,7 @@ from shanty.integrations.gradient.flags import MULTINODE, SINGLENODE
 from shanty.integrations.platforms.flags import Flag
 from shanty.program import app
 
-PAGE = Path(__file__).parents[1] / "docs" / "platforms.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "platforms.md"
 _MAKING = ("create", "run")  # which have a table of their own
 _PLACE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

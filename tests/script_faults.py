@@ -1,6 +1,6 @@
 """Mistakes in scripts that make ranks hang, or fail because of another rank, and what a run says.
 
-`tests/mpi/test_script_faults.py` runs each on two ranks; docs/faults.md lists them.
+`tests/mpi/test_script_faults.py` runs each on two ranks; docs/help/faults.md lists them.
 """
 
 from __future__ import annotations

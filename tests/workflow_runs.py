@@ -101,7 +101,7 @@ def checks_of(engine: str, module: str) -> str:
 
 def example(engine: str) -> str:
     """The whole example of an engine's page."""
-    text = (ROOT / "docs" / f"{engine}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / f"{engine}.md").read_text(encoding="utf-8")
     found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert found, "the page has no example"
     return found[1]

@@ -1,6 +1,6 @@
 """All faults that are planted in the lab, and the page of the documentation that lists them.
 
-    python tests/lab/faults.py > docs/faults.md
+    python tests/lab/faults.py > docs/help/faults.md
 
 `faults_bare.json` next to this file has the results of a bare mpirun (`faults_bare.py`),
 `faults_shanty.json` those of `shanty doctor` (SHANTY_RECORD_FAULTS=1, test_faults.py).
@@ -54,7 +54,7 @@ Each row is a test: the fault is planted in a lab of three hosts (`lab1` is the 
 _RUNNING = """\
 ## During a run
 
-These faults are planted in the middle of a run, or before it where necessary, with every MPI. When ranks make no progress, their hosts test the connections between them ([stalls.md](stalls.md)), and the run reports hosts and cause. The tests use `--stall-after 6s --on-stall stop`; then the report comes within 30 s of the fault (for a slow link: 60 s). With the default `--stall-after 60s`, hosts test their connections and report from 20 s on, and `--on-stall stop` ends the run at 60 s.
+These faults are planted in the middle of a run, or before it where necessary, with every MPI. When ranks make no progress, their hosts test the connections between them ([stalls](../concepts/stalls.md)), and the run reports hosts and cause. The tests use `--stall-after 6s --on-stall stop`; then the report comes within 30 s of the fault (for a slow link: 60 s). With the default `--stall-after 60s`, hosts test their connections and report from 20 s on, and `--on-stall stop` ends the run at 60 s.
 """  # noqa: E501
 _SCRIPTS = """\
 ## Mistakes in scripts

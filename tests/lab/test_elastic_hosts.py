@@ -115,7 +115,7 @@ def test_the_others_go_on_without_a_host(site: Site, how: str) -> None:
     for rank in (2, 3):
         assert found[rank][-1][1] in ("step", "commit")
         assert {line[2] for line in found[rank]} == {"4"}
-        if how != "freeze":  # which ends while the others train: see docs/elastic.md
+        if how != "freeze":  # which ends while the others train: see docs/how-to/elastic.md
             assert float(alive[rank][-1][0]) < times(found[0], "begins", "2")[0]
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 WORKERS = Path(__file__).with_name("workers")
 SCRIPT, ENDS = str(WORKERS / "elastic_loss.py"), str(WORKERS / "elastic_end.py")
-PAGE = Path(__file__).parents[2] / "docs" / "elastic.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "elastic.md"
 RANKS = 4
 
 

@@ -1,4 +1,4 @@
-"""Other people's programs, as their own documentation has them started; docs/programs.md."""
+"""Other people's programs, as their own documentation has them started; docs/how-to/programs.md."""
 
 from __future__ import annotations
 

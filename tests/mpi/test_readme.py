@@ -29,8 +29,8 @@ from shanty.runtime.mpi import flavours
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "tutorials" / "guide.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 BOTH = README + GUIDE
 MOST = 120  # lines of the README
 # What is not run here, since it downloads or changes this environment, and how it is checked.
@@ -124,8 +124,9 @@ SAVED = dict(
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= MOST
     contents = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"({page.name})" in contents, page.name
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = str(page.relative_to(ROOT / "docs"))
+        assert name == "README.md" or f"({name})" in contents, name
 
 
 def test_the_texts_are_read_as_they_are_meant() -> None:
@@ -144,7 +145,7 @@ def test_the_commands_in_the_docs_are_right() -> None:
     """
     found = [step.command for part in SECTIONS for step in part.steps]
     found = [command for command in found if "shanty " in command]
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         found += re.findall(r"`(shanty [^`]+)`", text)
         if page.name != "programs.md":  # which has other launchers' options
@@ -174,7 +175,7 @@ def test_dev_knows_what_the_texts_say_of_it() -> None:
 
 
 def test_the_files_that_are_named_are_there() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{target} in {page}"
     for name in re.findall(r"`(examples/[\w.]+)`", BOTH):

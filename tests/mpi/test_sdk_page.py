@@ -1,4 +1,4 @@
-"""docs/sdk.md is true: its code is typed, and prints what the page says."""
+"""docs/reference/sdk.md is true: its code is typed, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shanty.client.options import KEYS
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "sdk.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 (TRAIN,) = re.findall(r"`train.py`:\n\n```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)

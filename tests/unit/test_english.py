@@ -65,7 +65,7 @@ def files() -> Iterator[tuple[str, Path]]:
     for path in [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
     ]:
         yield "docs", path
     for path in sorted((ROOT / "frontend" / "src").rglob("*.ts*")):

@@ -334,7 +334,7 @@ def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
         if name in _NOT_IN_PYTHON or find(name) is None:
             fields = {*OPTIONS, *more}.union(*(each.fields for each in every()))
             known = sorted(fields.difference(_NOT_IN_PYTHON))
-            fix = nearest(name, known, "docs/sdk.md has all, under Options")
+            fix = nearest(name, known, "docs/reference/sdk.md has all, under Options")
             raise UsageError(f"unknown option {name!r}", fix=fix)
 
 

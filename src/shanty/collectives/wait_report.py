@@ -1,4 +1,4 @@
-"""Reports what this rank's requests wait for to the run's watch (docs/stalls.md). Starts no MPI.
+"""Reports what this rank's requests wait for to the run's watch (docs/concepts/stalls.md). Starts no MPI.
 
 Where a framework's own threads submit requests, as those of a graph in TensorFlow do, the main
 thread is in no call that shows, from outside, that the rank waits for others. A separate thread

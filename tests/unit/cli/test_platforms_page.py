@@ -1,4 +1,4 @@
-"""docs/platforms.md and the flags that the code knows."""
+"""docs/how-to/platforms.md and the flags that the code knows."""
 
 from __future__ import annotations
 

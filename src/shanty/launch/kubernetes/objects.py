@@ -341,7 +341,7 @@ def read_patch(path: Path) -> str:
         raise UsageError(
             f"{path} is not a patch of a Job",
             "it has metadata or spec at its top, as in spec: {template: {spec: {…}}}",
-            "see docs/kubernetes.md",
+            "see docs/how-to/kubernetes.md",
         )
     return json.dumps(found)
 

@@ -22,7 +22,7 @@ _SAME_MTU = (
 _LOOK_AT = "check cables, switch ports and radio; `shanty net` measures every pair"
 _FIREWALL = (
     "allow TCP connections from the other hosts on the ports 1024-65535, or limit the MPI to "
-    "ports that are open (docs/network.md)"
+    "ports that are open (docs/concepts/network.md)"
 )
 
 

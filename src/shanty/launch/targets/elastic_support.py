@@ -1,6 +1,6 @@
 """What a run with `--elastic` outlives, and what comes back: the one table of it.
 
-`shanty doctor --elastic`, `--dry-run` and docs/elastic.md show it.
+`shanty doctor --elastic`, `--dry-run` and docs/how-to/elastic.md show it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from faults import BARE, NOT_PLANTED, RECORD, TABLE, page
 
 from shanty.launch.finding import CODES, Level
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[4] / "docs" / "help"
 
 
 def test_there_are_enough_faults() -> None:
@@ -40,4 +40,4 @@ def test_every_case_was_measured() -> None:
 
 def test_the_page_is_the_one_that_the_tests_make() -> None:
     made = page(json.loads(BARE.read_text()), json.loads(RECORD.read_text()))
-    assert (DOCS / "faults.md").read_text() == made, "python tests/lab/faults.py > docs/faults.md"
+    assert (DOCS / "faults.md").read_text() == made, "python tests/lab/faults.py > docs/help/faults.md"

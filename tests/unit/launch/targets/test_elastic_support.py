@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shanty.launch.targets.elastic_support import FRAMEWORKS, HEAD, HERE, PLACES, described
 
-PAGE = Path(__file__).parents[4] / "docs" / "elastic.md"
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "elastic.md"
 
 
 def test_the_docs_have_this_table() -> None:

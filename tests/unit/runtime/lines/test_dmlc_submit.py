@@ -32,7 +32,7 @@ from shanty.runtime.mpi.processes import OUTPUT_LINES
 from shanty.runtime.rank import redirect
 from shanty.runtime.spec import JobSpec, Program, Raw, Script
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[4] / "docs" / "how-to"
 HERE = Layout((HostSlots("localhost", 2),), None, None, None, False, 2, "/run/hostfile")
 HOSTS = (HostSlots("10.0.0.2", 2), HostSlots("10.0.0.3", 2))
 THERE = Layout(HOSTS, None, None, None, False, 2, "/run/hostfile")
