@@ -29,8 +29,10 @@ def recorded(folder: Path) -> str:
     """Return what a terminal shows of the commands, with its colours."""
     home = folder / "home"
     environ = {**os.environ, "SHANTY_HOME": str(home), "TERM": "xterm-256color"}
-    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "84"}
-    line = "; ".join(f"printf '\\033[1m$ %s\\033[0m\\n' '{each}'; {each}" for each in COMMANDS)
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ["COLUMNS"] = str(COLUMNS)
+    shown = "printf '\\033[1m$ %s\\033[0m\\n'"
+    line = "; ".join(f"code=$?; {shown} '{each}'; (exit $code); {each}" for each in COMMANDS)
     done = subprocess.run(
         ["script", "-qec", f"stty cols {COLUMNS}; {line}", "/dev/null"],
         cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -45,7 +47,7 @@ def recorded(folder: Path) -> str:
 
 def main() -> None:
     """Record, and write the picture."""
-    guide = (HERE.parent / "guide.md").read_text(encoding="utf-8")
+    guide = (HERE.parent / "tutorials" / "guide.md").read_text(encoding="utf-8")
     found = re.search(r"Save this as `train.py`:\n\n```python\n(.*?)^```", guide, re.S | re.M)
     assert found is not None
     with tempfile.TemporaryDirectory() as name:
@@ -54,7 +56,7 @@ def main() -> None:
         (folder / "shards").mkdir()
         (folder / "shards" / "0.csv").write_text("0.5,2.5\n")
         text = recorded(folder)
-    print(text)
+    assert text.rstrip().endswith("1"), text
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")
     console.print(Text.from_ansi(text.rstrip()))
     svg = console.export_svg(title="shanty", theme=terminal_theme.MONOKAI, unique_id="failed")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import click
 import pytest
 
+from shanty.client.terminal import help_all
 from shanty.integrations.flyte import command
 from shanty.integrations.flyte.ranks import _check_cores, _of_image, _with_task
 from shanty.integrations.flyte.task_options import Wanted, named_image
@@ -76,11 +78,15 @@ def test_an_image_that_would_have_to_be_built_is_none(image: object, name: str) 
     assert named_image(SimpleNamespace(container_image=image)) == name
 
 
-def test_what_env_means() -> None:
-    assert command._environment(["A=1", "sync", "B="]) == (["A=1", "B="], "sync")
-    assert command._environment(["A=1"]) == (["A=1"], None)
-    with pytest.raises(UsageError, match="check, sync or none"):
-        command._environment(["other"])
+@pytest.mark.parametrize("words", ["--help", "--help-all"])
+def test_each_option_is_once_in_its_help(words: str) -> None:
+    with click.Context(command.run, info_name="run").scope() as context:
+        if words == "--help-all":
+            context.meta[help_all._ALL] = True
+        text = command.run.get_help(context)
+    flags = re.findall(r"^  (-[^ ]+(?:, -[^ ]+)*)", text, re.MULTILINE)
+    assert len(flags) == len(set(flags))
+    assert ("--k8s-label" in text) == (words == "--help-all")
 
 
 def test_no_option_has_two_meanings() -> None:

@@ -21,7 +21,7 @@ def k8s() -> None:
 @click.option("--context", "place", default="", help="Of this context [the current one].")
 @click.option("--user", default="", help="Bind it to this user.")
 @click.option("--service-account", "account", default="", help="Bind it to this account.")
-@click.option("--operator", is_flag=True, help="With what runs with --operator need.")
+@click.option("--operator", is_flag=True, help="Include what runs with --operator need.")
 @json_option
 def role(
     namespace: str, place: str, user: str, account: str, operator: bool, as_json: bool

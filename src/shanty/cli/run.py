@@ -67,6 +67,7 @@ class RunCommand(GroupedCommand):
 
     common = options.COMMON
     old: Mapping[str, str] = {"-f": "--manifest"}
+    last = "-m"
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters; those of other packages' targets once they are asked for."""
@@ -90,35 +91,36 @@ class RunCommand(GroupedCommand):
         }
         return {title: options for title, options in found.items() if options}
 
-    def _now(self, flag: str, value: str, known: dict[str, bool]) -> str:
-        if flag == "-f" and not value.endswith((".yaml", ".yml", ".json")):
-            return flag  # mpiexec's: a host file
-        return super()._now(flag, value, known)
+    def takes_value(self, ctx: click.Context, flag: str) -> dict[str, bool]:
+        """Return the flags; those of other packages' targets where this flag is of no other."""
+        known = super().takes_value(ctx, flag)
+        unknown = flag.startswith("--") and flag not in (*known, *self.old)
+        if unknown or flag in ("--help", "--help-all"):
+            ctx.meta[_WITH_OTHERS] = True
+            return super().takes_value(ctx, flag)
+        return known
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options up to the first word that is none, or `-m`."""
-        takes_value, args = self._takes_value(ctx), self._current(ctx, args)
-        index = 0
-        while index < len(args) and args[index].startswith("-") and args[index] != "--":
-            name = args[index].partition("=")[0]
-            if name in _ELSEWHERE and name not in takes_value:
-                whose, ours = _ELSEWHERE[name]
-                fix = f"write {ours.format(name)}" if ours else "leave it out: it is not needed"
-                if ours.startswith("-"):
-                    fix += ", or give the whole line of the other launcher after --"
-                raise UsageError(f"shanty run has no option {name}", f"it is {whose}", fix)
-            unknown = name.startswith("--") and name not in takes_value
-            if unknown or name in ("--help", "--help-all"):
-                ctx.meta[_WITH_OTHERS] = True
-                takes_value = self._takes_value(ctx)
-            bare = options.bare(args[index])
-            if bare:
-                args[index] += f"={bare}"
-            if args[index] == "-m":
-                args = [*args[:index], "--", *args[index:]]
-                break
-            index += 2 if takes_value.get(args[index]) else 1
-        return super().parse_args(ctx, args)
+    def current(self, ctx: click.Context, flag: str, value: str) -> str:
+        """Return what a flag is called now; UsageError for one of another launcher."""
+        known = self.takes_value(ctx, flag)
+        if flag in _ELSEWHERE and flag not in known and not (flag == "-f" and _is_manifest(value)):
+            whose, ours = _ELSEWHERE[flag]
+            fix = f"write {ours.format(flag)}" if ours else "leave it out: it is not needed"
+            if ours.startswith("-"):
+                fix += ", or give the whole line of the other launcher after --"
+            raise UsageError(f"shanty run has no option {flag}", f"it is {whose}", fix)
+        return super().current(ctx, flag, value)
+
+
+def _is_manifest(name: str) -> bool:
+    """Tell a manifest, as `-f` took it before, from a host file, as mpiexec's `-f` takes it."""
+    path = Path(name)
+    if name.endswith((".yaml", ".yml", ".json")) or (path.exists() and not path.is_file()):
+        return True  # also a pipe
+    try:
+        return "kind" in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
 
 
 @click.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})

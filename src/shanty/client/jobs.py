@@ -183,9 +183,9 @@ def job_of(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSp
     UsageError for an unknown option.
     """
     values: dict[str, Any] = dict.fromkeys(options.OPTIONS)
+    given = {current_name(name): value for name, value in given.items()}
     options.refuse_unknown(given)
-    for given_name, value in given.items():
-        name = current_name(given_name)
+    for name, value in given.items():
         option = options.find(name)
         assert option is not None  # else it was refused
         value = _plain(value)

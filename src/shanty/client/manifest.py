@@ -28,7 +28,7 @@ def of_manifest(
     if typed.get("operator"):
         raise UsageError(
             f"--operator {typed['operator']} makes an object, and --manifest {path} has one",
-            fix=f"kubectl apply -f {path} hands it to the operator; shanty runs it without",
+            fix=f"kubectl apply -f {path} hands it to the operator; leave --operator out here",
         )
     usual = {key: str(value) for key, value in table.get("env", {}).items()}
     found = mpijob.read(path, cluster=on_cluster, env=given["env"], usual=usual)
@@ -55,7 +55,7 @@ def of_manifest(
         raise UsageError(
             "the launcher of the MPIJob has no command",
             "it is what the image's entry point makes of its arguments, which only a cluster sees",
-            "give the line after --, as: shanty run -f FILE -- mpirun python train.py",
+            "give the line after --, as: shanty run --manifest FILE -- mpirun python train.py",
         )
     values = {**dict.fromkeys(given), **own, **typed}
     return job_typed(what, folder, {**values, "env": {**own["env"], **given["env"]}})

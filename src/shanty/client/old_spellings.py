@@ -1,6 +1,6 @@
-"""Reads spellings of options from before: they work in this release, and say what is written now.
+"""Reads older spellings of options, and notes the current ones: they work in this release.
 
-`Option.old` has an option's older flags, and its older key in shanty.toml.
+`Option.old` has older flags. A key of shanty.toml was the option's field before.
 """
 
 from __future__ import annotations
@@ -10,27 +10,30 @@ from collections.abc import Mapping
 from shanty.client.context import note
 from shanty.launch.options.option import Option
 
-NAMES = {"environment": "packages"}  # in Python
+_NAMES = {"environment": "packages"}  # fields
 
 _said: set[str] = set()
 
 
-def current_key(key: str, options: Mapping[str, Option], where: str) -> str:
-    """Return the key that a key of shanty.toml has now."""
+def current_name(name: str) -> str:
+    """Return the name that an option in Python has now."""
+    if name in _NAMES:
+        say(f"{name}=", f"{_NAMES[name]}=")
+    return _NAMES.get(name, name)
+
+
+def current_key(key: str, table: str, options: Mapping[str, Option], where: str) -> str:
+    """Return the key that a key in this table of shanty.toml has now."""
+    field = _NAMES.get(key, key)
     for option in options.values():
-        if key in option.old.split():
-            return noted(key, option.key, f" in {where}")
+        if field in (option.field, option.field.removeprefix(f"{table}_")):
+            say(f"{key} in {where}", option.key.removeprefix(f"{table}_"))
+            return option.key.removeprefix(f"{table}_")
     return key
 
 
-def current_name(name: str) -> str:
-    """Return the name that an option in Python has now."""
-    return noted(f"{name}=", f"{NAMES[name]}=")[:-1] if name in NAMES else name
-
-
-def noted(old: str, new: str, where: str = "") -> str:
-    """Return the new spelling; the first time, with a note for the user."""
+def say(old: str, new: str) -> None:
+    """Note once what an old spelling is now."""
     if old not in _said:
         _said.add(old)
-        note(f"{old}{where} is now {new}; the old name works in this release only")
-    return new
+        note(f"{old} is now {new}; the old name works in this release only")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shanty.client.old_spellings import NAMES, current_key
+from shanty.client.old_spellings import current_key
 from shanty.launch.options.known import BUILTIN, declared, every, option_of
 from shanty.launch.options.option import KINDS as KINDS
 from shanty.launch.options.option import Option, choice, number, switch, time, word
@@ -167,7 +167,7 @@ _FIRST = (
         "packages", "--packages",
         "Hosts' Python packages: compared, made the same, or as they are [check, else sync].",
         "check|sync|none", PACKAGES,
-    )._replace(old="environment"),
+    ),
     Option(
         "image", "--image", "Run in a container of this image on each host.",
         (str,), lambda text, _where, folder: _image(text, folder), metavar="IMAGE",
@@ -182,7 +182,7 @@ _FIRST = (
     Option(
         "mounts", "--mount", "A folder of each host in it: SRC:DST[:ro] (repeatable).",
         (list,), lambda texts, _where, folder: _mounts(texts, folder),
-        repeatable=True, metavar="SRC:DST[:ro]", old="mounts",
+        repeatable=True, metavar="SRC:DST[:ro]",
     ),
     Option(
         "gpus", "--gpus", "GPUs in it: all, none, or their numbers: 0,1 [all].",
@@ -254,7 +254,7 @@ _LAST = (
     ),
     Option(
         "tags", "--tag", "A tag (repeatable).",
-        (list,), repeatable=True, metavar="TAG", completes="tags", old="tags",
+        (list,), repeatable=True, metavar="TAG", completes="tags",
     ),
     Option(
         "log_to", "--log-to", "What shanty.log says, also to: tensorboard, mlflow, wandb.",
@@ -329,7 +329,7 @@ def find(name: str) -> Option | None:
 def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
     """Raise UsageError for a name that no option in Python has; `more` are known as well."""
     for name in names:
-        if name in more or name in NAMES:
+        if name in more:
             continue
         if name in _NOT_IN_PYTHON or find(name) is None:
             fields = {*OPTIONS, *more}.union(*(each.fields for each in every()))
@@ -384,12 +384,14 @@ def _read(
     """Return the values of one table, by their fields."""
     found: dict[str, Any] = {}
     for given, value in table.items():
-        key = given if given in known else current_key(given, known, str(path))
+        key = given if given in known else current_key(given, name, known, str(path))
         if key not in known:
             where = place(path, path.read_text(encoding="utf-8"), key)
             fix = nearest(key, known, f"known are {', '.join(known)}")
             raise UsageError(f"{where}: unknown key {key!r} in [{name}]", fix=fix)
         option = known[key]
+        if key != given and key in table:
+            raise UsageError(f"{given} in [{name}] of {path} is {key}, which stands there, too")
         if type(value) not in option.toml:  # an int is a bool's parent, hence no isinstance
             names = " or ".join(KINDS[kind] for kind in option.toml)
             raise UsageError(f"{key} in [{name}] of {path} must be {names}, not {value!r}")

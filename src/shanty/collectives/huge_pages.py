@@ -1,8 +1,8 @@
 """Huge pages under memory that is reduced again and again, such as gradients.
 
 Reducing memory in pages of 4 KiB takes MPI nearly twice as long as in pages of 2 MiB
-(docs/how-to/torch.md). Linux can put such pages under memory that is in use: madvise(2), MADV_COLLAPSE,
-from Linux 6.1 on. Importing this module starts no MPI.
+(docs/how-to/torch.md). Linux can put such pages under memory that is in use: madvise(2),
+MADV_COLLAPSE, from Linux 6.1 on. Importing this module starts no MPI.
 """
 
 from __future__ import annotations

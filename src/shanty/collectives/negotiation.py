@@ -229,7 +229,7 @@ class Negotiator:
                     # What comes after this is not reckoned with, and has to wake the thread.
                     known = self._pending.fresh > 0 or self.queue.since > 0
                     nap = 0.0 if self._advance() else self._nap(time.monotonic())
-                wait_report.note(self.number)
+                wait_report.refresh(self.number)
             if nap > 0 and not self._over:
                 self.queue.sleep(nap, lightly=known or nap <= _LONGEST)
         wait_report.end(self.number, self._pending)

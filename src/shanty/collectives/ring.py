@@ -1,8 +1,9 @@
 """Large reductions between hosts, as rings: every link carries little more than the least possible.
 
 On a wire the allreduce of Open MPI and MPICH takes twice the ring's bound 2 (n - 1) / n · bytes /
-bandwidth (docs/how-to/torch.md). Here each part goes around in a few pieces, one close behind the other:
-while one is added up, or its sender learns that there is room for it, others are on the wire.
+bandwidth (docs/how-to/torch.md). Here each part goes around in a few pieces, one close behind the
+other: while one is added up, or its sender learns that there is room for it, others are on the
+wire.
 Ranks of one host are neighbours as a rule, so each host's cable is crossed once in each direction.
 Within a host MPI's own are faster. All of it goes over `Channel.apart`, where no message of the
 user's can come between. Importing this module starts MPI.

@@ -313,16 +313,19 @@ class PendingRequests:
         return self._requests.get(label)
 
     def first(self) -> str:
-        """Return the name of the request that has waited longest; empty for none."""
+        """Return the name of the request that has waited longest; empty for none.
+
+        Another thread may ask, too; it gets a RuntimeError where requests change at that moment.
+        """
         first, bundle = next(iter(self._requests.values()), None), self.bundle
         if bundle is not None and (first is None or bundle.since < first.since):
             return f"{Kind.ALLREDUCE}.{bundle.names[0]}"
         return str(first or "")
 
     def oldest(self) -> float:
-        """Return the seconds that this one has waited; 0 for none."""
-        since = [each.since for each in islice(self._requests.values(), 1)]
-        since += [self.bundle.since] if self.bundle is not None else []
+        """Return the seconds that this one has waited; 0 for none. Also for other threads."""
+        since, bundle = [each.since for each in islice(self._requests.values(), 1)], self.bundle
+        since += [bundle.since] if bundle is not None else []
         return time.monotonic() - min(since) if since else 0.0
 
     def add_entries(self, entries: list[TensorEntry], since: float) -> None:

@@ -1,4 +1,4 @@
-"""Reports what this rank's requests wait for to the run's watch (docs/concepts/stalls.md). Starts no MPI.
+"""Reports to the run's watch what this rank's requests wait for. Starts no MPI.
 
 Where a framework's own threads submit requests, as those of a graph in TensorFlow do, the main
 thread is in no call that shows, from outside, that the rank waits for others. A separate thread
@@ -21,7 +21,7 @@ _PAUSE = 0.5  # seconds between two looks
 
 
 class Waiting(Protocol):
-    """Requests of a process set; they may change meanwhile."""
+    """Requests of a process set; another thread may change them meanwhile."""
 
     def oldest(self) -> float:
         """Return the seconds that the first has waited; 0 for none."""
@@ -48,8 +48,13 @@ def watch(number: int, requests: Waiting) -> None:
             _thread.start()
 
 
-def note(number: int) -> None:
-    """Look at this process set now, as after a wait."""
+def refresh(number: int) -> None:
+    """Look again at a process set whose wait was reported: it may be over."""
+    if number in _waits:
+        _look(number)
+
+
+def _look(number: int) -> None:
     with _lock, suppress(RuntimeError):  # they changed at that moment; another look follows
         requests = _sets.get(number)
         age = requests.oldest() if requests is not None else 0.0
@@ -69,14 +74,14 @@ def end(number: int, requests: Waiting) -> None:
     with _lock:
         if _sets.get(number) is requests:
             del _sets[number]
-    note(number)
+    _look(number)
 
 
 def _run() -> None:
     while True:
         time.sleep(_PAUSE)
         for number in tuple(_sets):
-            note(number)
+            _look(number)
 
 
 def _write() -> None:

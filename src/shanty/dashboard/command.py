@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from shanty.client.context import Context, context, note
+from shanty.client.terminal.old_flags import RemovingGroup
 from shanty.client.terminal.options import json_option
 from shanty.client.terminal.table import print_table
 from shanty.runtime.errors import PrepareError, UsageError
@@ -139,7 +140,7 @@ def serve(
     _serve(here, users, Place(host, port, allowed, tls_cert, tls_key, insecure), ready)
 
 
-@serve.group()
+@serve.group(cls=RemovingGroup)
 def users() -> None:
     """Say who may use the dashboard."""
 
@@ -199,12 +200,12 @@ def list_all(as_json: bool) -> None:
 
 @users.command()
 @_NAME
-def remove(name: str) -> None:
+def rm(name: str) -> None:
     """Remove a user, whose token is invalid from then on.
 
     \b
     Example:
-      shanty serve users remove ben
+      shanty serve users rm ben
     """
     from shanty.dashboard.users import Users
 

@@ -112,7 +112,7 @@ class Users:
         if any(user.name == name for user in users):
             raise UsageError(
                 f"user {name!r} exists already",
-                fix=f"for a new token: shanty serve users remove {name}, then add it again",
+                fix=f"for a new token: shanty serve users rm {name}, then add it again",
             )
         token, digest = new_token()
         self._write([*users, User(name, role, may_see, digest, time.time())])

@@ -28,7 +28,7 @@ def submit(
     command: a script, or all words of a program or of an mpirun line; `module`: one in its place,
     as for `python -m`. args: for the script. ranks: how many; None: one for each slot. on: where;
     None: this machine. workdir: the folder of the code; None: the current one. All other options
-    of `shanty run` by their names in shanty.toml: time_limit="2h", env={"A": "1"}, image=…
+    of `shanty run` by their names in Python: time_limit="2h", env={"A": "1"}, image=…
 
     Raises UsageError, NotFoundError and PrepareError, as `shanty run` says them; nothing has been
     started then.

@@ -129,7 +129,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     machine. `retries`: further attempts where a host was lost or taken away, or (with `memory`)
     memory ran out; not where the function failed. `memory="x2"`: such an attempt gets twice the
     memory_per_rank. `cache`: a version; the value for the same arguments, code and version is
-    kept. All other options are those of `shanty run`, by their names in shanty.toml.
+    kept. All other options are those of `shanty run`, by their names in Python.
 
     Raises UsageError for an unknown option, TypeError for a function that is async or yields.
     """

@@ -23,13 +23,13 @@ from shanty.collectives.request import Op
 from shanty.tensorflow_ops import mpi_ops
 from shanty.tensorflow_ops.installed import as_written, tf, v1
 from shanty.tensorflow_ops.mpi_ops import Tensor
-from shanty.tensorflow_ops.mpi_ops import join as join
 
 __all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ["allgather", "allreduce", "alltoall", "broadcast", "broadcast_", "reducescatter"]
 __all__ += ["grouped_allgather", "grouped_allreduce", "grouped_reducescatter", "join"]
 __all__ += ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"]
 
+join = as_written(mpi_ops.join)
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 

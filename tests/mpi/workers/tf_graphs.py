@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,38 @@ def check_other_orders_in_one_graph() -> None:
         for _ in range(3):
             for seed, each in graph().items():
                 close(each, reduced(lots[int(seed)], hvd.Sum), seed)
+
+
+def check_autograph_rewrites_functions_of_the_script_only() -> None:
+    rewritten = set()
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name.startswith("tf__"):
+            rewritten.add(frame.f_code.co_name)
+
+    def doubled(x: Any) -> Any:
+        if tf.reduce_sum(x) > 0.0:
+            return 2.0 * x
+        return x
+
+    @tf.custom_gradient
+    def own(x: Any) -> Any:
+        return x, lambda upstream: tf.function(doubled)(upstream)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(hvd.allreduce(own(x), op=hvd.Sum))
+        return tape.gradient(loss, x), hvd.broadcast(x, 0), hvd.allgather(x), hvd.join()
+
+    sys.setprofile(look)
+    try:
+        gradient = step(tf.ones(2))[0]
+    finally:
+        sys.setprofile(None)
+    assert rewritten == {"tf__step", "tf__doubled"}, rewritten
+    close(gradient, np.full(2, 2.0 * hvd.size()))
 
 
 def check_one_depends_on_another() -> None:

@@ -276,8 +276,8 @@ def test_users(cli: Cli, home: Path) -> None:
         "all",
     ]
     assert "hash" not in cli("serve", "users", "list", "--json").out
-    assert cli("serve", "users", "remove", "ann").code == 0
-    assert cli("serve", "users", "remove", "ann").code == 66
+    assert cli("serve", "users", "rm", "ann").code == 0
+    assert cli("serve", "users", "rm", "ann").code == 66
     assert "users, or none to serve" in cli("serve", "user").err
     assert "for this machine alone" in cli("ui", "--host", "0.0.0.0").err
     assert "belong together" in cli("serve", "--tls-cert", "x").err

@@ -75,6 +75,7 @@ def test_one_is_listed_and_shown(cli: Cli, home: Path, name: str) -> None:
     assert now.pop("elastic") is None
     assert now.pop("warm") == []
     assert now.pop("spares") == 0
+    now["environment"] = now.pop("packages")  # its name then
     of_target = now.pop("options")  # they were fields, and all jobs had all of them
     assert {name: job[name] for name in now} == {**now, "workdir": job["workdir"]}
     asked = {name: job[name] for name in job.keys() - now.keys() if job[name] not in USUAL}

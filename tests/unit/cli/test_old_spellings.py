@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from command_line import Cli
 from shanty.client import jobs, old_spellings, options
 from shanty.launch.options.known import BUILTIN
+from shanty.program import app
+from shanty.runtime.errors import UsageError
 from shanty.runtime.spec import JobSpec, Script
 
 
@@ -22,7 +25,6 @@ def unsaid() -> Iterator[None]:
 
 
 DRY = ["run", "--dry-run"]
-HERE = ["--on", "k8s", "--image", "x:1", "-n", "1"]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,7 @@ HERE = ["--on", "k8s", "--image", "x:1", "-n", "1"]
         ("--env=none", "--packages none"),
         ("--set-env A=b", "--env"),
         ("--set-env=A=b", "--env"),
+        ("--elastic --env none", "--packages none"),
     ],
 )
 def test_an_older_flag(cli: Cli, words: str, now: str) -> None:
@@ -64,6 +67,11 @@ def test_a_manifest_and_a_host_file_of_mpiexec(cli: Cli) -> None:
     Path("job.yaml").write_text("kind: Pod\n")
     done = cli("run", "-f", "job.yaml")
     assert "-f is now --manifest" in done.err and "has no MPIJob" in done.err, done.err
+    done = cli("run", "--warm", "-f", "job.yaml")
+    assert "has no MPIJob" in done.err, done.err
+    Path("job").write_text("kind: Pod\n")
+    assert "has no MPIJob" in cli("run", "-f", "job").err
+    Path("hosts").write_text("a\nb\n")
     done = cli("run", "-f", "hosts", "train.py")
     assert done.code == 2 and "--hostfile FILE" in done.err
 
@@ -93,6 +101,22 @@ def test_older_keys_of_shanty_toml(tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     for old, now in [("environment", "packages"), ("tags", "tag"), ("pull_secrets", "pull_secret")]:
         assert f"{old} in {tmp_path}/shanty.toml is now {now};" in said
+
+
+def test_an_older_key_beside_the_new_one(tmp_path: Path) -> None:
+    (tmp_path / "shanty.toml").write_text("[run]\ntags = ['a']\ntag = ['b']\n")
+    with pytest.raises(UsageError, match=r"tags in \[run\] of .* is tag, which stands there, too"):
+        options.tables(tmp_path)
+
+
+def test_a_shell_that_completes_a_line_gets_no_note(capsys: pytest.CaptureFixture[str]) -> None:
+    context = click.Context(app, info_name="shanty", resilient_parsing=True)
+    run = app.get_command(context, "run")
+    hosts = app.get_command(context, "hosts")
+    assert run is not None and isinstance(hosts, click.Group)
+    run.make_context("run", ["--as", "mpijob", "--env", "none"], context, resilient_parsing=True)
+    assert hosts.get_command(context, "remove") is hosts.get_command(context, "rm")
+    assert capsys.readouterr().err == ""
 
 
 def test_an_older_name_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,5 +132,5 @@ def test_places_to_log_to(tmp_path: Path) -> None:
     job = jobs.job_typed(command, tmp_path, {"env": {}, **given})
     assert job.log_to == ("tensorboard", "mlflow")
     assert JobSpec.from_json(json.loads(json.dumps(job.to_json()))) == job
-    with pytest.raises(UsageError, match="--log-to takes tensorboard, mlflow, wandb, not 'comet'"):
+    with pytest.raises(UsageError, match="--log-to takes tensorboard, mlflow or wandb, not 'comet'"):
         options.typed({"log_to": "comet"})

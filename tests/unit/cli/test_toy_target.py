@@ -44,7 +44,7 @@ def test_they_are_typed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.code == 0, done.err
     assert "as toy gives them" in done.out
     for given, says in (
-        (["--on", "toy", "--toy-colour", "green"], "--toy-colour takes red, blue, not 'green'"),
+        (["--on", "toy", "--toy-colour", "green"], "--toy-colour takes red or blue, not 'green'"),
         (["--on", "toy", "--toy-room", "0"], "toy room must be at least 1, not 0"),
         (["--on", "toy", "--partition", "x"], "--partition is for Slurm, and this run goes to toy"),
         (["--on", "toy", "--nodes", "2"], "--nodes is for Slurm, and this run goes to toy"),
@@ -60,7 +60,7 @@ def test_they_are_typed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("table", "on", "wanted"),
     [
-        ('[toy]\ncolour = "red"\nnow = true\nnames = ["a"]', "toy",
+        ('[toy]\ncolour = "red"\nnow = true\nname = ["a"]', "toy",
          {"toy_colour": "red", "toy_now": True, "toy_names": ("a",)}),
         ('[run]\non = "toy"\n[toy]\nroom = 2\nnow = false', None, {"toy_room": 2}),
         ("[toy]\nroom = 2", None, {}),
@@ -81,7 +81,7 @@ def test_a_table_of_the_workspace(
     ("table", "says"),
     [
         ("[toy]\ncolor = 'red'", "line 2: unknown key 'color' in [toy]"),
-        ("[toy]\ncolour = 'green'", "takes red, blue, not 'green'"),
+        ("[toy]\ncolour = 'green'", "takes red or blue, not 'green'"),
         ("[toy]\nroom = 'x'", "room in [toy]"),
         ("toy = 3", "toy in .* must be a table"),
         ("[run]\ntoy_room = 2", "unknown key 'toy_room' in [run]"),

@@ -39,17 +39,17 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_longest_wait_of_all_process_sets(report: Path) -> None:
     first, second = Requests("allreduce.a", 0.0), Requests("allgather.b", 3.0)
     wait_report.watch(10, first)
-    wait_report.note(10)
+    wait_report._look(10)
     assert not report.exists()
     first.since -= 5.0
     wait_report.watch(11, second)
     for each in (10, 11):
-        wait_report.note(each)
+        wait_report._look(each)
     pid, since, what = report.read_text().split()
     assert (int(pid), what) == (os.getpid(), "allreduce.a")
     assert 4.9 < time.monotonic() - float(since) < 60
     first.name = ""
-    wait_report.note(10)
+    wait_report._look(10)
     assert report.read_text().split()[2] == "allgather.b"
     for number, each in ((10, first), (11, second)):
         wait_report.end(number, each)
@@ -69,6 +69,6 @@ def test_later_requests_of_the_same_process_set_stay_watched(report: Path) -> No
     wait_report.watch(13, before)
     wait_report.watch(13, later)
     wait_report.end(13, before)
-    wait_report.note(13)
+    wait_report._look(13)
     assert report.read_text().split()[2] == "allreduce.b"
     wait_report.end(13, later)

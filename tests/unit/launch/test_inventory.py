@@ -177,7 +177,7 @@ def test_the_verb(tmp_path: Path) -> None:
         hosts("add", "none")
     with pytest.raises(UsageError):
         hosts("add", "a/b", "h")
-    hosts("remove", "lab")
+    hosts("rm", "lab")
     assert "no groups" in hosts("list")
 
 

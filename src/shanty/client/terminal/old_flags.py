@@ -6,15 +6,10 @@ from collections.abc import Mapping
 
 import click
 
-from shanty.client.old_spellings import noted
-from shanty.client.options import OPTIONS, PACKAGES
+from shanty.client.old_spellings import say
+from shanty.client.options import OPTIONS, PACKAGES, bare
 
-_OLD = {
-    old: option.flag
-    for option in OPTIONS.values()
-    for old in option.old.split()
-    if old.startswith("-")
-}
+_OLD = {old: option.flag for option in OPTIONS.values() for old in option.old.split()}
 
 
 class RemovingGroup(click.Group):
@@ -22,21 +17,47 @@ class RemovingGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name."""
-        before = f"{ctx.info_name} remove"
-        name = noted(before, f"{ctx.info_name} rm").split()[1] if cmd_name == "remove" else cmd_name
-        return super().get_command(ctx, name)
+        if cmd_name == "remove":
+            cmd_name = "rm"
+            if not ctx.resilient_parsing:  # where a shell completes a line
+                say(f"{ctx.info_name} remove", f"{ctx.info_name} rm")
+        return super().get_command(ctx, cmd_name)
 
 
 class RunOptionsCommand(click.Command):
-    """Has options of a run. `old`: older flags of this command alone, and what they are now."""
+    """Has options of a run: older flags, too, and those that may stand without a value.
+
+    old: older flags of this command alone, and what they are now. last: a word that ends the
+    options, and belongs to the arguments.
+    """
 
     old: Mapping[str, str] = {}
+    last = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse words in which older flags are replaced."""
-        return super().parse_args(ctx, self._current(ctx, args))
+        """Parse the words, once older flags and missing values are replaced."""
+        args, at = list(args), 0
+        while at < len(args) and args[at] != "--":
+            word = args[at]
+            if word == self.last:
+                args.insert(at, "--")
+                break
+            if not word.startswith("-"):
+                if not ctx.allow_interspersed_args:
+                    break
+                at += 1
+                continue
+            flag, equals, value = word.partition("=")
+            takes_value = self.takes_value(ctx, flag)
+            new = self.current(ctx, flag, value if equals else "".join(args[at + 1 : at + 2]))
+            args[at] = word.replace(flag, new, 1)
+            if new in takes_value and bare(args[at]):
+                args[at] += f"={bare(args[at])}"
+            at += 2 if takes_value.get(args[at]) else 1
+        return super().parse_args(ctx, args)
 
-    def _takes_value(self, ctx: click.Context) -> dict[str, bool]:
+    def takes_value(self, ctx: click.Context, _flag: str) -> dict[str, bool]:
+        """Return the flags that there are, and which take a value, where this one was typed."""
         return {
             name: not param.is_flag
             for param in self.get_params(ctx)
@@ -44,25 +65,14 @@ class RunOptionsCommand(click.Command):
             for name in param.opts
         }
 
-    def _current(self, ctx: click.Context, args: list[str]) -> list[str]:
-        takes_value = self._takes_value(ctx)
-        args, at = list(args), 0
-        while at < len(args) and args[at] != "--":
-            word = args[at]
-            if not word.startswith("-"):
-                if not ctx.allow_interspersed_args:
-                    break
-                at += 1
-                continue
-            flag, equals, value = word.partition("=")
-            value = value if equals else next(iter(args[at + 1 :]), "")
-            new = self._now(flag, value, takes_value)
-            args[at] = word.replace(flag, new, 1)
-            at += 2 if not equals and takes_value.get(new) else 1
-        return args
-
-    def _now(self, flag: str, value: str, known: dict[str, bool]) -> str:
+    def current(self, ctx: click.Context, flag: str, value: str) -> str:
+        """Return what a flag is called now, with this value or next word."""
+        known = self.takes_value(ctx, flag)
+        old, new = flag, {**_OLD, **self.old}.get(flag, "")
         if flag == "--env" and value in PACKAGES and "--packages" in known:
-            return noted(f"--env {value}", f"--packages {value}").split()[0]
-        new = {**_OLD, **self.old}.get(flag)
-        return noted(flag, new) if new in known and flag not in known else flag
+            old, new = f"--env {value}", "--packages"
+        elif new not in known or flag in known:
+            return flag
+        if not ctx.resilient_parsing:
+            say(old, new + old.removeprefix(flag))
+        return new

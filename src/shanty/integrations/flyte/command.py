@@ -51,7 +51,7 @@ class FlyteRunCommand(GroupedCommand):
         "name", "overwrite_cache", "raw_output", "dry_run", "quiet",
     )  # fmt: skip
     groups = {
-        title: [name for name in names if name in _TAKEN]
+        title: [name for name in names if name in (*_TAKEN, "env", "labels")]
         for title, names in options.GROUPS.items()
         if title not in ("MPI", "Name and output")
     } | {

@@ -198,7 +198,7 @@ def _first_line(error: BaseException) -> str:
 def on_ranks(*, quiet: bool = False, **options: Any) -> Iterator[Ranks]:
     """Have all MPI tasks that flytekit calls in this block run on ranks.
 
-    options: those of `shanty run`, by their names in shanty.toml; None: as the tasks say. Raises
+    options: those of `shanty run`, by their names in Python; None: as the tasks say. Raises
     UsageError where flytekitplugins-kfmpi is not installed. Not for several threads at once.
     """
     plugin = mpi_task_class()

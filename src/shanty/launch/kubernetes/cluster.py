@@ -440,7 +440,7 @@ def _refused(status: int, body: bytes | str, place: str) -> ApiError:
         )
     elif status == 403:
         what = f"the cluster does not allow it in namespace {namespace}"
-        fix = "`shanty k8s role` prints what runs need (its --operator for that of runs): ask for "
+        fix = "`shanty k8s role` prints what runs need (add --operator if the run has it): ask for "
         fix += "it, or choose another namespace"
     elif status == 404:
         what, fix = "the cluster does not have it", "see whether it was deleted"

@@ -39,7 +39,7 @@ class Declared(NamedTuple):
     def keys(self) -> Mapping[str, Option]:
         """Its options by their keys in its own table of shanty.toml and config.toml.
 
-        One that begins with the scheme goes without that.
+        A key that begins with the scheme omits it.
         """
         return {
             each.key.removeprefix(f"{self.scheme}_"): each for each in self.options if each.toml

@@ -25,28 +25,12 @@ KUBERNETES = Declared(
         NODES,
         number("uid", "--uid", "The user that the pods' processes have.", 0, toml=(int,)),
         texts("node_selector", "--node-selector", "A label that nodes must have.", "KEY=VALUE"),
-        texts(
-            "tolerations",
-            "--toleration",
-            "A taint that pods tolerate.",
-            "KEY[=VALUE][:EFFECT]",
-            old="tolerations",
-        ),
+        texts("tolerations", "--toleration", "A taint that pods tolerate.", "KEY[=VALUE][:EFFECT]"),
         text("service_account", "--service-account", "The pods' service account.", "NAME"),
         text("priority_class", "--priority-class", "The pods' priority class.", "NAME"),
-        texts(
-            "pull_secrets",
-            "--pull-secret",
-            "A Secret to pull the image with.",
-            "NAME",
-            old="pull_secrets",
-        ),
-        texts(
-            "labels",
-            "--label",
-            "A label for the Job and its pods.",
-            "KEY=VALUE",
-            old="--k8s-label labels",
+        texts("pull_secrets", "--pull-secret", "A Secret to pull the image with.", "NAME"),
+        texts("labels", "--label", "A label for the Job and its pods.", "KEY=VALUE")._replace(
+            old="--k8s-label"
         ),
         text("queue", "--queue", "A queue of Kueue's.", "NAME"),
         Option(

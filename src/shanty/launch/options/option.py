@@ -30,7 +30,7 @@ class Option(NamedTuple):
     paths there. A number is at least `least`. An empty text that was typed stands for nothing if
     `may_be_empty`. An option that `is_file` takes a file, whose content goes into the job.
 
-    `old` are spellings of its flags and its key from before, which still work.
+    `old` are its flags from before, which still work.
 
     The command line needs the rest: `flags` and `help`; the `kind` of a value that is typed, where
     `bool` is a flag without a value; its `metavar` in the help; whether the option is `repeatable`;
@@ -92,7 +92,9 @@ def size(text: str) -> int:
 def word(text: str, where: str, words: Collection[str]) -> str:
     """Read one of some words."""
     if text not in words:
-        raise UsageError(f"{where} takes {', '.join(words)}, not {text!r}")
+        *most, last = words
+        known = f"{', '.join(most)} or {last}" if most else last
+        raise UsageError(f"{where} takes {known}, not {text!r}")
     return text
 
 
@@ -118,14 +120,14 @@ def text(field: str, flags: str, help: str, metavar: str) -> Option:
     return Option(field, flags, help, (str,), may_be_empty=True, metavar=metavar)
 
 
-def texts(field: str, flags: str, help: str, metavar: str, old: str = "") -> Option:
+def texts(field: str, flags: str, help: str, metavar: str) -> Option:
     """Declare texts: each use of the option adds one."""
 
     def read(given: Any, _where: str, _folder: Path) -> tuple[str, ...]:
         return tuple(given)
 
     help = f"{help[:-1]} (repeatable)."
-    return Option(field, flags, help, (list,), read, metavar=metavar, repeatable=True, old=old)
+    return Option(field, flags, help, (list,), read, metavar=metavar, repeatable=True)
 
 
 def switch(field: str, flags: str, help: str) -> Option:

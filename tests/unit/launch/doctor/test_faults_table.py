@@ -40,4 +40,5 @@ def test_every_case_was_measured() -> None:
 
 def test_the_page_is_the_one_that_the_tests_make() -> None:
     made = page(json.loads(BARE.read_text()), json.loads(RECORD.read_text()))
-    assert (DOCS / "faults.md").read_text() == made, "python tests/lab/faults.py > docs/help/faults.md"
+    again = "python tests/lab/faults.py > docs/help/faults.md"
+    assert (DOCS / "faults.md").read_text() == made, again
