@@ -132,5 +132,6 @@ def test_places_to_log_to(tmp_path: Path) -> None:
     job = jobs.job_typed(command, tmp_path, {"env": {}, **given})
     assert job.log_to == ("tensorboard", "mlflow")
     assert JobSpec.from_json(json.loads(json.dumps(job.to_json()))) == job
-    with pytest.raises(UsageError, match="--log-to takes tensorboard, mlflow or wandb, not 'comet'"):
+    known = "tensorboard, mlflow or wandb"
+    with pytest.raises(UsageError, match=f"--log-to takes {known}, not 'comet'"):
         options.typed({"log_to": "comet"})
