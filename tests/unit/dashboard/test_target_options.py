@@ -53,7 +53,7 @@ def test_the_line_has_them(home: Path) -> None:
 @pytest.mark.parametrize(
     ("on", "options", "says"),
     [
-        ("toy", {"toy_colour": "green"}, "--toy-colour takes red, blue, not 'green'"),
+        ("toy", {"toy_colour": "green"}, "--toy-colour takes red or blue, not 'green'"),
         ("toy", {"toy_room": "0"}, "--toy-room takes a whole number from 1"),
         ("toy", {"toy_room": "x"}, "--toy-room takes a whole number from 1"),
         ("toy", {"partition": "p"}, "--partition is not for toy"),
