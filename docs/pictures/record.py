@@ -39,7 +39,8 @@ def recorded(folder: Path) -> str:
         check=False,
     )  # fmt: skip
     text = re.sub(r"\x1b\[\?\d+[hl]|\x1b\[K", "", done.stdout.replace("\r\n", "\n"))
-    text = re.sub(r"[^\n]*\r", "", text)  # a line that was drawn over
+    plain = re.compile(r"(\x1b\[[\d;]*m)*(\d\d:\d\d · .*)?(\x1b\[[\d;]*m)*")  # it was drawn over
+    text = "\n".join(line for line in text.splitlines() if not plain.fullmatch(line))
     text = text.replace(str(home), "~/.shanty").replace(str(folder) + "/", "")
     text = re.sub(r"\d{8}-\d{6}-[a-z0-9]{4}", "20261128-101500-k3vd", text)
     return re.sub(r"( rank 1 on )\S+", r"\1desk", text)

@@ -17,6 +17,7 @@ import signal
 import stat
 import sys
 import time
+from _weakref import ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,18 +31,22 @@ _BUFFERS = (_io.BufferedWriter, _io.BufferedRandom, _io.BufferedRWPair)
 _FAILING = "SHANTY_FAILING"  # as in `rundir`: exit handlers of shanty's own look for it
 
 
-def end(rank: int, code: int) -> NoReturn:
-    """Ends this process with `code`; at the latest just before SIGKILL would."""
+def end(rank: int, code: int, frozen: int = 0) -> NoReturn:
+    """Ends this process with `code`; at the latest just before SIGKILL would.
+
+    frozen: how many objects without open files were frozen (`gc.freeze`) before it was forked.
+    """
     ignore_term()
     os.environ[_FAILING] = "1"
     began = time.monotonic()
     grace = float(os.environ.get(GRACE, "5"))
     # Where no thread can be started, as at the end of Python 3.12, SIGKILL is the bound.
     _safely(lambda: _thread.start_new_thread(_give_up, (rank, code, grace * _ALL)))
-    write_files(close=False)  # whatever comes of the rest
+    files = write_files(frozen)  # whatever comes of the rest
     _join_threads(rank, began + grace * _THREADS)
     _safely(atexit._run_exitfuncs)
-    write_files(close=True)
+    before = [file for file in (each() for each in files) if file is not None]
+    _close([*before, *_found()])
     leave(code)
 
 
@@ -118,29 +123,50 @@ def _say(rank: int, what: str) -> None:
     os.write(2, f"shanty: rank {rank} {what}\n".encode(errors="replace"))
 
 
-def write_files(*, close: bool) -> None:
-    """Write the buffers of open files; with `close` also what they write when closed."""
-    own = {id(stream) for stream in _standard_streams()}
-    kinds = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
-    writers = tuple(kind for kind in kinds if isinstance(kind, type) and close)
-    # Files that write into other files come first: texts, then compressed data, then files.
-    files: List[List[Any]] = [[], [], []]
-    gc.unfreeze()  # else objects that the script has frozen are not found
-    for each in gc.get_objects():
-        kind = type(each)  # isinstance() would run code of some objects
-        if issubclass(kind, writers):
-            files[1].append(each)
-        elif issubclass(kind, _io._IOBase) and id(each) not in own:
-            files[_layer(kind)].append(each)
-    for each in (*files[0], *files[1], *files[2]):
-        if close:
-            _safely(each.close)
-        elif _is_on_disk(each):  # others may block
+def write_files(frozen: int = 0) -> List[Callable[[], Any]]:
+    """Write the buffers of open files. Returns what returns each, or None where it is gone."""
+    if not frozen or gc.get_freeze_count() > frozen:
+        gc.unfreeze()  # else objects that the script has frozen are not found
+    found = _found()
+    gc.freeze()  # the next look is at new objects alone: this one takes long in a large program
+    for each in _in_order(found):
+        if _is_on_disk(each):  # others may block
             _safely(each.flush)
-    if close:
-        import ctypes
+    return [_weakly(each) for each in found]
 
-        _safely(lambda: ctypes.CDLL(None).fflush(None))  # those of C
+
+def _close(files: List[Any]) -> None:
+    """Close files, with what they write then."""
+    import ctypes
+
+    for each in _in_order(files):
+        _safely(each.close)
+    _safely(lambda: ctypes.CDLL(None).fflush(None))  # those of C
+
+
+def _found() -> List[Any]:
+    """Return the open files and the writers that there are, but for the standard streams."""
+    own = {id(stream) for stream in _standard_streams()}
+    modules = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
+    kinds = {id(kind) for kind in (_io._IOBase, *modules) if isinstance(kind, type)}
+    # A large program has a million objects, but few types. Code of theirs is not run: isinstance()
+    # and issubclass() would do that for some.
+    objects, bases = gc.get_objects(), type.__dict__["__mro__"].__get__
+    types = set(map(type, objects))
+    wanted = {kind for kind in types if kinds.intersection(map(id, bases(kind)))}
+    return [each for each in objects if type(each) in wanted and id(each) not in own]
+
+
+def _in_order(files: List[Any]) -> List[Any]:
+    """Sort files: those that write into others first. Texts, then compressed data, then files."""
+    return sorted(files, key=lambda each: _layer(type(each)))
+
+
+def _weakly(file: Any) -> Callable[[], Any]:
+    try:
+        return ref(file)
+    except TypeError:  # a class of the script's own
+        return lambda: file
 
 
 def _layer(kind: type) -> int:

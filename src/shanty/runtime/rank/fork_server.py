@@ -99,6 +99,8 @@ class Warm:
         sys.stdout.flush()
         gc.collect()
         gc.freeze()  # a collection in a rank would copy all pages
+        writes = any(map(os.path.isfile, self.files.values()))
+        self.frozen = 0 if writes else gc.get_freeze_count()
 
     def refusal(self, request: dict[str, Any]) -> str:
         """Return why a rank has to start without this server; "" where it need not."""
@@ -351,7 +353,7 @@ def _main() -> None:
     rank.become(warm)
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, "")  # which becomes the script's folder
-    warm.run.run_forked(rank.values["words"][1:], warm.core, warm.process)
+    warm.run.run_forked(rank.values["words"][1:], warm.core, warm.process, warm.frozen)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ class RankProcess:
         self.mpi_user = ""  # the package that imported mpi4py.MPI
         self.failing = self.has_forked = False
         self.meets = False  # it is in a framework's rendezvous
+        self.frozen = 0  # objects that were frozen before it was forked, but for open files
         # For what a failing rank has to open, where the script has used up all descriptors.
         self._spare = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)]
 
@@ -265,7 +266,7 @@ class RankProcess:
         """Ends a rank that failed: MPI_Finalize would wait for the others indefinitely."""
         self.failing = True
         self.tell("failed", code=code, why=why, fix=fix, at=time.monotonic())
-        load_part("rank/ending").end(self.rank, code)
+        load_part("rank/ending").end(self.rank, code, self.frozen)
 
     def refused(self, error: str) -> None:
         """Ends a rank whose pool got no workers: it would wait for their results indefinitely.
@@ -274,7 +275,7 @@ class RankProcess:
         """
         self.tell("failed", code=1, why=f"{reports.UNSPAWNED}: {error}", at=time.monotonic())
         ending = load_part("rank/ending")
-        ending.write_files(close=False)
+        ending.write_files(self.frozen)
         ending.leave(1)
 
 

@@ -161,11 +161,15 @@ def load_instrumentation() -> Any:
     return module
 
 
-def run_forked(words: list[str], module: Any, process: Any) -> None:
-    """Run a program in a rank that was forked; hooks of imported modules know its `process`."""
+def run_forked(words: list[str], module: Any, process: Any, frozen: int) -> None:
+    """Run a program in a rank that was forked; hooks of imported modules know its `process`.
+
+    frozen: how many objects are frozen, none of which is an open file.
+    """
     global _BEGAN
     _BEGAN = time.time()
     process.__init__(*module.place(os.environ))
+    process.frozen = frozen
     if process.claim():
         process.allow_stacks()
     else:
