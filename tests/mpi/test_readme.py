@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "tutorials" / "guide.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-BOTH = README + GUIDE
+TUTORIAL = (ROOT / "docs" / "tutorials" / "two-machines.md").read_text(encoding="utf-8")
+BOTH = README + GUIDE + TUTORIAL
 MOST = 120  # lines of the README
 # What is not run here, since it downloads or changes this environment, and how it is checked.
 INSTALLS = re.compile(r"pip install '?\.(?:\[(\w+)\])?'?")
@@ -116,6 +117,7 @@ def each_once(readme: list[Section], guide: list[Section]) -> list[Section]:
 
 
 SECTIONS = each_once(sections(README), sections(GUIDE))
+PAGE = [part for part in sections(TUTORIAL) if part.steps]  # one story: a test does all of it
 SAVED = dict(
     re.findall(r"Save this as `([\w.]+)`:\n\n```python\n(.*?)^```", BOTH, re.DOTALL | re.MULTILINE)
 )
@@ -132,7 +134,7 @@ def test_the_readme_is_short() -> None:
 def test_the_texts_are_read_as_they_are_meant() -> None:
     commands = [step.command for section in SECTIONS for step in section.steps]
     assert len(commands) >= 30
-    assert sorted(SAVED) == ["stuck.py", "train.py"]
+    assert sorted(SAVED) == ["digits.py", "stuck.py", "train.py"]
     prose = re.sub(r"^```.*?^```", "", BOTH, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"^(?:shanty |\./dev )", prose, re.MULTILINE), "a command in no block"
     titles = re.findall(r"^\*\*(\d+)\. ", GUIDE, re.MULTILINE)
@@ -251,6 +253,15 @@ def test_every_command_does_what_is_said(
         perform(workspace, Step(BEFORE[section.title], (), 0))
     for step in section.steps:
         perform(workspace, step)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.sampled(3)
+def test_the_tutorial(workspace: Shanty, labs: None) -> None:
+    needs("torch")
+    for section in PAGE:
+        for step in section.steps:
+            perform(workspace, step)
 
 
 def call(shanty: Shanty, path: Path) -> None:
