@@ -82,6 +82,11 @@ def test_older_flags_of_other_verbs(cli: Cli) -> None:
         assert f" is now {now};" in done.err, done.err
 
 
+def test_an_option_without_a_value_stays_one(cli: Cli) -> None:
+    done = cli("doctor", "--elastic", "--json")  # which takes a value in `shanty run`
+    assert done.code == 0, done.err
+
+
 @pytest.mark.parametrize("verb", ["hosts", "machines", "mpi"])
 def test_remove_is_rm(cli: Cli, verb: str) -> None:
     done = cli(verb, "remove", "mpich")

@@ -51,7 +51,7 @@ class RunOptionsCommand(click.Command):
             takes_value = self.takes_value(ctx, flag)
             new = self.current(ctx, flag, value if equals else "".join(args[at + 1 : at + 2]))
             args[at] = word.replace(flag, new, 1)
-            if new in takes_value and bare(args[at]):
+            if takes_value.get(new) and bare(args[at]):
                 args[at] += f"={bare(args[at])}"
             at += 2 if takes_value.get(args[at]) else 1
         return super().parse_args(ctx, args)
