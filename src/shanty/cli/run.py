@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,7 +119,7 @@ def _is_manifest(name: str) -> bool:
     if name.endswith((".yaml", ".yml", ".json")) or (path.exists() and not path.is_file()):
         return True  # also a pipe
     try:
-        return "kind" in path.read_text(encoding="utf-8")
+        return bool(re.search(r"""(^|[{,])\s*["']?kind["']?\s*:""", path.read_text(), re.M))
     except (OSError, ValueError):
         return False
 

@@ -183,8 +183,11 @@ def job_of(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSp
     UsageError for an unknown option.
     """
     values: dict[str, Any] = dict.fromkeys(options.OPTIONS)
-    given = {current_name(name): value for name, value in given.items()}
     options.refuse_unknown(given)
+    for name in given:
+        if current_name(name) != name and current_name(name) in given:
+            raise UsageError(f"{name}= is {current_name(name)}= now, which is given, too")
+    given = {current_name(name): value for name, value in given.items()}
     for name, value in given.items():
         option = options.find(name)
         assert option is not None  # else it was refused

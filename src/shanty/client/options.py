@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shanty.client.old_spellings import current_key
+from shanty.client.old_spellings import current_key, current_name
 from shanty.launch.options.known import BUILTIN, declared, every, option_of
 from shanty.launch.options.option import KINDS as KINDS
 from shanty.launch.options.option import Option, choice, number, switch, time, word
@@ -331,10 +331,11 @@ def refuse_unknown(names: Iterable[str], more: Iterable[str] = ()) -> None:
     for name in names:
         if name in more:
             continue
+        name = current_name(name)
         if name in _NOT_IN_PYTHON or find(name) is None:
             fields = {*OPTIONS, *more}.union(*(each.fields for each in every()))
             known = sorted(fields.difference(_NOT_IN_PYTHON))
-            fix = nearest(name, known, "docs/reference/sdk.md has all, under Options")
+            fix = nearest(name, known, "the documentation has all, under Python, Options")
             raise UsageError(f"unknown option {name!r}", fix=fix)
 
 

@@ -181,6 +181,7 @@ class Negotiator:
             self._leaving = True
             self.queue.ring()
             self._thread.join(_PATIENCE)
+            wait_report.end(self.number, self._pending)  # though it may be stuck in MPI
 
     # ---- the thread, and callers that wait ---------------------------------------------------
 

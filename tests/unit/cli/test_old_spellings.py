@@ -35,6 +35,8 @@ DRY = ["run", "--dry-run"]
         ("--set-env A=b", "--env"),
         ("--set-env=A=b", "--env"),
         ("--elastic --env none", "--packages none"),
+        ("-qn 1 --env none", "--packages none"),
+        ("-n1 --env none", "--packages none"),
     ],
 )
 def test_an_older_flag(cli: Cli, words: str, now: str) -> None:
@@ -42,7 +44,7 @@ def test_an_older_flag(cli: Cli, words: str, now: str) -> None:
     old = cli(*DRY, *words.split(), "train.py", "--env", "check", "--as", "x")
     assert old.code == 0, old.err
     assert f" is now {now}" in old.err and old.err.count("is now") == 1
-    new = cli(*DRY, *now.split(), *words.split()[1:] * (now == "--env"), "train.py")
+    new = cli(*DRY, *now.split(), *["A=b"] * (now == "--env"), "train.py")
     assert "is now" not in new.err
 
 
@@ -128,6 +130,17 @@ def test_an_older_name_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[s
     job = jobs.job_of(Script("train.py"), tmp_path, {"environment": "none"})
     assert job.packages == "none"
     assert "environment= is now packages=;" in capsys.readouterr().err
+
+
+def test_both_names_in_python(tmp_path: Path) -> None:
+    options.refuse_unknown(["environment", "packages"])
+    given = {"environment": "none", "packages": "sync"}
+    with pytest.raises(UsageError, match="environment= is packages= now, which is given, too"):
+        jobs.job_of(Script("train.py"), tmp_path, given)
+
+
+def test_an_empty_argument_is_one(cli: Cli) -> None:
+    assert "unexpected" not in cli("doctor", "", "--json").err
 
 
 def test_a_job_of_an_older_version() -> None:

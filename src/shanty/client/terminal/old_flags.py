@@ -39,7 +39,7 @@ class RunOptionsCommand(click.Command):
         args, at = list(args), 0
         while at < len(args) and args[at] != "--":
             word = args[at]
-            if word == self.last:
+            if self.last and word == self.last:
                 args.insert(at, "--")
                 break
             if not word.startswith("-"):
@@ -53,7 +53,7 @@ class RunOptionsCommand(click.Command):
             args[at] = word.replace(flag, new, 1)
             if takes_value.get(new) and bare(args[at]):
                 args[at] += f"={bare(args[at])}"
-            at += 2 if takes_value.get(args[at]) else 1
+            at += 2 if _takes_next(args[at], takes_value) else 1
         return super().parse_args(ctx, args)
 
     def takes_value(self, ctx: click.Context, _flag: str) -> dict[str, bool]:
@@ -76,3 +76,13 @@ class RunOptionsCommand(click.Command):
         if not ctx.resilient_parsing:
             say(old, new + old.removeprefix(flag))
         return new
+
+
+def _takes_next(word: str, takes_value: Mapping[str, bool]) -> bool:
+    """Return True where the next word is this option's value; `-dn` is `-d -n`."""
+    if word.startswith("--") or word in takes_value:
+        return takes_value.get(word, False)
+    for at, letter in enumerate(word[1:], 2):
+        if takes_value.get(f"-{letter}", True):
+            return f"-{letter}" in takes_value and at == len(word)
+    return False

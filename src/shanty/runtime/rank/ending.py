@@ -2,7 +2,7 @@
 
 MPI_Finalize would wait for the other ranks. Everything that Python does before it is done here, in
 the same order and within a bound: threads are joined, exit handlers run, open files are written and
-closed. Loaded by a rank that fails, and never before.
+closed. Loaded by a rank that fails, or by its fork server, and never before.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ GRACE = "SHANTY_STOP_GRACE"  # the variable with the seconds that ranks have fro
 _THREADS, _ALL = 0.8, 0.95  # the shares of them in which threads, and everything, has to end
 # Writers that are not files of `io`, by their modules: all write their last part when closed.
 _WRITERS = (("zipfile", "ZipFile"), ("shelve", "Shelf"), ("h5py", "File"))
+_called = type(gc.freeze).__call__
 _BUFFERS = (_io.BufferedWriter, _io.BufferedRandom, _io.BufferedRWPair)
 _FAILING = "SHANTY_FAILING"  # as in `rundir`: exit handlers of shanty's own look for it
 
@@ -42,11 +43,14 @@ def end(rank: int, code: int, frozen: int = 0) -> NoReturn:
     grace = float(os.environ.get(GRACE, "5"))
     # Where no thread can be started, as at the end of Python 3.12, SIGKILL is the bound.
     _safely(lambda: _thread.start_new_thread(_give_up, (rank, code, grace * _ALL)))
-    files = write_files(frozen)  # whatever comes of the rest
+    files: List[Callable[[], Any]] = []
+    _safely(lambda: files.extend(write_files(frozen)))  # whatever comes of the rest
     _join_threads(rank, began + grace * _THREADS)
     _safely(atexit._run_exitfuncs)
     before = [file for file in (each() for each in files) if file is not None]
-    _close([*before, *_found()])
+    later: List[Any] = []  # which may write into those
+    _safely(lambda: later.extend(_found(gc.get_objects())))
+    _close([*later, *before])
     leave(code)
 
 
@@ -127,8 +131,10 @@ def write_files(frozen: int = 0) -> List[Callable[[], Any]]:
     """Write the buffers of open files. Returns what returns each, or None where it is gone."""
     if not frozen or gc.get_freeze_count() > frozen:
         gc.unfreeze()  # else objects that the script has frozen are not found
-    found = _found()
-    gc.freeze()  # the next look is at new objects alone: this one takes long in a large program
+    # The next look is at new objects alone: this one takes long in a large program. No other thread
+    # gets a turn in between.
+    objects, _ = map(_called, (gc.get_objects, gc.freeze))
+    found = _found(objects)
     for each in _in_order(found):
         if _is_on_disk(each):  # others may block
             _safely(each.flush)
@@ -144,17 +150,29 @@ def _close(files: List[Any]) -> None:
     _safely(lambda: ctypes.CDLL(None).fflush(None))  # those of C
 
 
-def _found() -> List[Any]:
-    """Return the open files and the writers that there are, but for the standard streams."""
+def _found(objects: List[Any]) -> List[Any]:
+    """Return those that are open files or writers, but for the standard streams."""
     own = {id(stream) for stream in _standard_streams()}
     modules = [getattr(sys.modules.get(module), name, None) for module, name in _WRITERS]
     kinds = {id(kind) for kind in (_io._IOBase, *modules) if isinstance(kind, type)}
-    # A large program has a million objects, but few types. Code of theirs is not run: isinstance()
-    # and issubclass() would do that for some.
-    objects, bases = gc.get_objects(), type.__dict__["__mro__"].__get__
-    types = set(map(type, objects))
-    wanted = {kind for kind in types if kinds.intersection(map(id, bases(kind)))}
-    return [each for each in objects if type(each) in wanted and id(each) not in own]
+    # A large program has a million objects, but few types. Code of theirs is not run, as it would
+    # be by isinstance(), issubclass() and hash() for some.
+    bases = type.__dict__["__mro__"].__get__
+    types = {id(kind): kind for kind in map(type, objects)}
+    wanted = {at for at, kind in types.items() if kinds.intersection(map(id, bases(kind)))}
+    return [each for each in objects if id(type(each)) in wanted and id(each) not in own]
+
+
+def has_files(objects: List[Any]) -> bool:
+    """Return True where one of them may have to be written at the end."""
+    return any(map(_may_be_written, _found(objects)))
+
+
+def _may_be_written(file: Any) -> bool:
+    kind = type(file)
+    if kind in (_io.BytesIO, _io.StringIO):
+        return False
+    return kind.__module__ != "_io" or (not file.closed and file.writable())
 
 
 def _in_order(files: List[Any]) -> List[Any]:

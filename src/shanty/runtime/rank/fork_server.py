@@ -98,8 +98,9 @@ class Warm:
         }
         sys.stdout.flush()
         gc.collect()
+        ending = self.core.load_part("rank/ending")
+        writes = ending.has_files(gc.get_objects())
         gc.freeze()  # a collection in a rank would copy all pages
-        writes = any(map(os.path.isfile, self.files.values()))
         self.frozen = 0 if writes else gc.get_freeze_count()
 
     def refusal(self, request: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import shelve
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from shanty.runtime.rank import ending
 
 SCRIPT = """
 import atexit, gc, gzip, shelve, sys, zipfile
@@ -22,7 +25,8 @@ if sys.argv[1] == "forked":
     frozen = gc.get_freeze_count()
 
 class Odd(type):
-    __hash__ = type.__hash__
+    __hash__ = None
+    def __eq__(self, other): raise RuntimeError
     def __subclasscheck__(self, other): raise RuntimeError
     def __instancecheck__(self, other): raise RuntimeError
 
@@ -61,3 +65,13 @@ def test_what_was_open_is_written(tmp_path: Path, start: str, freezes: str) -> N
     assert zipfile.ZipFile(tmp_path / "archive.zip").read("member") == b"archived"
     with shelve.open(str(tmp_path / "table")) as table:
         assert table["key"] == ["of a table"]
+
+
+def test_what_is_only_read_or_in_memory_is_nothing_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    with path.open() as read, path.open("a") as written, io.BytesIO() as memory:
+        assert not ending.has_files([read, memory, "x", path])
+        assert ending.has_files([read, written])
+    assert not ending.has_files([written])
+    assert ending.has_files([zipfile.ZipFile(tmp_path / "a.zip", "w")])
