@@ -15,6 +15,7 @@ from shanty.client import jobs, options
 from shanty.client.command import bring_script, make_command, note_late_options, refuse_in_ranks
 from shanty.client.context import context, note
 from shanty.client.terminal.grouped import GroupedCommand
+from shanty.client.terminal.old_flags import OLD_FLAGS
 from shanty.client.terminal.options import (
     as_json,
     completed,
@@ -95,22 +96,21 @@ class RunCommand(GroupedCommand):
     def takes_value(self, ctx: click.Context, flag: str) -> dict[str, bool]:
         """Return the flags; those of other packages' targets where this flag is of no other."""
         known = super().takes_value(ctx, flag)
-        unknown = flag.startswith("--") and flag not in (*known, *self.old)
+        unknown = flag.startswith("--") and flag not in (*known, *OLD_FLAGS)
         if unknown or flag in ("--help", "--help-all"):
             ctx.meta[_WITH_OTHERS] = True
             return super().takes_value(ctx, flag)
         return known
 
-    def current(self, ctx: click.Context, flag: str, value: str) -> str:
+    def current(self, ctx: click.Context, known: Mapping[str, bool], flag: str, value: str) -> str:
         """Return what a flag is called now; UsageError for one of another launcher."""
-        known = self.takes_value(ctx, flag)
         if flag in _ELSEWHERE and flag not in known and not (flag == "-f" and _is_manifest(value)):
             whose, ours = _ELSEWHERE[flag]
             fix = f"write {ours.format(flag)}" if ours else "leave it out: it is not needed"
             if ours.startswith("-"):
                 fix += ", or give the whole line of the other launcher after --"
             raise UsageError(f"shanty run has no option {flag}", f"it is {whose}", fix)
-        return super().current(ctx, flag, value)
+        return super().current(ctx, known, flag, value)
 
 
 def _is_manifest(name: str) -> bool:

@@ -184,11 +184,10 @@ def job_of(command: Command, workspace: Path, given: Mapping[str, Any]) -> JobSp
     """
     values: dict[str, Any] = dict.fromkeys(options.OPTIONS)
     options.refuse_unknown(given)
-    for name in given:
-        if current_name(name) != name and current_name(name) in given:
-            raise UsageError(f"{name}= is {current_name(name)}= now, which is given, too")
-    given = {current_name(name): value for name, value in given.items()}
-    for name, value in given.items():
+    for given_name, value in given.items():
+        name = current_name(given_name)
+        if name != given_name and name in given:
+            raise UsageError(f"{given_name}= is {name}= now, which is given, too")
         option = options.find(name)
         assert option is not None  # else it was refused
         value = _plain(value)

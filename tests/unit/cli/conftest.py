@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from command_line import Cli, Done
 from shanty import program
 from shanty.launch import mpis
+from shanty.launch.run_mirror import RunMirror
 from shanty.runtime import platform
 from shanty.runtime.mpi.installation import Installation
 
@@ -45,3 +47,19 @@ def cli(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
         return Done(code, *capfd.readouterr())
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def no_mirror_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ends the threads that follow runs: they end with the process of a command."""
+    mirrors: list[RunMirror] = []
+    start = RunMirror.start
+
+    def started(mirror: RunMirror) -> RunMirror:
+        mirrors.append(mirror)
+        return start(mirror)
+
+    monkeypatch.setattr(RunMirror, "start", started)
+    yield
+    for each in mirrors:
+        each.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import zipfile
@@ -91,7 +92,13 @@ def install(flavour: str, home: Path) -> tuple[Installation, list[str]]:
 # ------------------------------------------------------------------------------ select
 
 
-def test_the_default_is_the_wheel_beside_the_interpreter(tmp_path: Path) -> None:
+def test_the_default_is_the_wheel_beside_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(*words: object, **_: object) -> None:
+        raise AssertionError(f"this takes time at each start: {words}")
+
+    monkeypatch.setattr(subprocess, "Popen", no_process)
     found = mpis.select(None, tmp_path, os.environ)
     assert (found.flavour, found.origin, found.prefix) == ("openmpi5", "wheel", sys.prefix)
     assert mpis.select("openmpi5", tmp_path, os.environ) == found

@@ -9,7 +9,7 @@ import click
 from shanty.client.old_spellings import say
 from shanty.client.options import OPTIONS, PACKAGES, bare
 
-_OLD = {old: option.flag for option in OPTIONS.values() for old in option.old.split()}
+OLD_FLAGS = {old: option.flag for option in OPTIONS.values() for old in option.old.split()}
 
 
 class RemovingGroup(click.Group):
@@ -27,8 +27,8 @@ class RemovingGroup(click.Group):
 class RunOptionsCommand(click.Command):
     """Has options of a run: older flags, too, and those that may stand without a value.
 
-    old: older flags of this command alone, and what they are now. last: a word that ends the
-    options, and belongs to the arguments.
+    old: older flags of this command alone, and what they are now.
+    last: the argument that ends the options although it begins with a dash; "" for none.
     """
 
     old: Mapping[str, str] = {}
@@ -49,7 +49,8 @@ class RunOptionsCommand(click.Command):
                 continue
             flag, equals, value = word.partition("=")
             takes_value = self.takes_value(ctx, flag)
-            new = self.current(ctx, flag, value if equals else "".join(args[at + 1 : at + 2]))
+            value = value if equals else "".join(args[at + 1 : at + 2])
+            new = self.current(ctx, takes_value, flag, value)
             args[at] = word.replace(flag, new, 1)
             if takes_value.get(new) and bare(args[at]):
                 args[at] += f"={bare(args[at])}"
@@ -65,10 +66,9 @@ class RunOptionsCommand(click.Command):
             for name in param.opts
         }
 
-    def current(self, ctx: click.Context, flag: str, value: str) -> str:
+    def current(self, ctx: click.Context, known: Mapping[str, bool], flag: str, value: str) -> str:
         """Return what a flag is called now, with this value or next word."""
-        known = self.takes_value(ctx, flag)
-        old, new = flag, {**_OLD, **self.old}.get(flag, "")
+        old, new = flag, {**OLD_FLAGS, **self.old}.get(flag, "")
         if flag == "--env" and value in PACKAGES and "--packages" in known:
             old, new = f"--env {value}", "--packages"
         elif new not in known or flag in known:
